@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 
@@ -21,7 +22,7 @@ from flowengine.cli.terminal import line, lines
 from flowengine.errors.documents import DocumentProblem
 from flowengine.printable import printable
 from flowengine.program.nodes import Location
-from flowengine.worker.document_folder import Documents
+from flowengine.worker.document_folder import Documents, unknown_facets
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class CheckReport:
     facets: list[str]
     findings: list[Finding]
     documents: list[DocumentProblem]  #: problems of documents
+    document_warnings: list[DocumentProblem]
 
     @property
     def problems(self) -> list[Finding]:
@@ -72,7 +74,8 @@ def check(names: Sequence[str]) -> CheckReport:
     documents = documents_at(paths, configuration.settings()) if paths else Documents()
     workflows = sorted({*workflows, *documents.compiled, *documents.problems})
     found = list(dict.fromkeys(findings))
-    return CheckReport(workflows, facets, found, documents.all_problems())
+    warnings = sorted(unknown_facets(documents), key=attrgetter("file", "line", "column"))
+    return CheckReport(workflows, facets, found, documents.all_problems(), warnings)
 
 
 def _modules(names: Sequence[str], findings: list[Finding]) -> Iterator[ModuleType]:
@@ -119,6 +122,10 @@ def show(checked: CheckReport, console: Console) -> None:
     for problem in checked.documents:
         where = line((problem.place, "bold"), ": ", printable(problem.what))
         console.print(where, soft_wrap=True)
+    for warning in checked.document_warnings:
+        mark = (" ! ", "yellow")
+        where = line((warning.place, "bold"), ":", mark, printable(warning.what))
+        console.print(where, soft_wrap=True)
     file = ""
     for finding in checked.findings:
         if finding.location.file != file:
@@ -129,7 +136,7 @@ def show(checked: CheckReport, console: Console) -> None:
         console.print(mark.append(lines(finding.what)), soft_wrap=True)
     workflows, facets = len(checked.workflows), len(checked.facets)
     scope = f"{_plural(workflows, 'workflow')}, {_plural(facets, 'facet')}"
-    warnings = len(checked.findings) - len(checked.problems)
+    warnings = len(checked.findings) - len(checked.problems) + len(checked.document_warnings)
     also = f", {_plural(warnings, 'warning')}" if warnings else ""
     if count := len(checked.problems) + len(checked.documents):
         problems = _plural(count, "problem")

@@ -214,9 +214,8 @@ def check(names: Sequence[str], as_json: bool, replay: bool, recent: int) -> Non
         for f in report.findings:
             place = {"file": check_command.relative_file(f.location), "line": f.location.line}
             listed[f.is_warning].append({**place, "what": f.what})
-        for d in report.documents:
-            found = {"file": d.file, "line": d.line, "column": d.column, "what": d.what}
-            listed[False].append(found)
+        for is_warning, told in ((False, report.documents), (True, report.document_warnings)):
+            listed[is_warning] += [asdict(each) for each in told]
         shown = {
             "workflows": report.workflows,
             "facets": report.facets,

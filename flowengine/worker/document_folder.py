@@ -12,11 +12,12 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from flowengine.authoring import event_facet_named, workflow_named
+from flowengine.authoring import event_facet_named, event_facet_names, workflow_named
 from flowengine.authoring.tracer import declaration_of
 from flowengine.documents import (
     MAX_BYTES,
@@ -45,6 +46,7 @@ class Documents:
     #: By workflow; those of a folder that cannot be listed by its path, with a slash at the end.
     problems: dict[str, list[DocumentProblem]] = field(default_factory=dict)
     unlisted: list[str] = field(default_factory=list)  #: how names of unseen documents begin
+    read: dict[str, ReadDocument] = field(default_factory=dict)  #: those that are compiled
 
     def all_problems(self) -> list[DocumentProblem]:
         """Return the problems by file, those of a file in the order of their places."""
@@ -183,6 +185,7 @@ def load_documents(
             what = f"a workflow or facet that it names cannot be used: {problem}"
             documents.problems[name] = [_problem(Path(document.file), what)]
     _refuse_shared_schedules(documents)
+    documents.read = {name: others[name] for name in documents.compiled}
     # Linking has noted its problems in those that it has not compiled: they are read anew.
     known.read = {name: each for name, each in read.items() if name in compiled}
     known.compiled = compiled
@@ -228,6 +231,26 @@ def _refuse_shared_schedules(documents: Documents) -> None:
             problem = _problem(Path(document.file), what)
             documents.problems.setdefault(document.name, []).append(problem)
             documents.compiled.pop(document.name, None)  # neither is preferred
+
+
+def unknown_facets(documents: Documents) -> Iterator[DocumentProblem]:
+    """Yield calls of facets that a module lacks of which others are known here: perhaps typos.
+
+    They are no problems: another worker may have a newer version of the module.
+    """
+    modules: dict[str, list[str]] = {}
+    for name in event_facet_names():
+        modules.setdefault(name.rpartition(".")[0], []).append(name)
+    for document in documents.read.values():
+        for name, calls in document.calls.items():
+            module = name.rpartition(".")[0]
+            if is_built_in(name) or event_facet_named(name) or module not in modules:
+                continue
+            near = get_close_matches(name, modules[module], 1)
+            hint = f"; did you mean `{near[0]}`?" if near else ""
+            what = f"`{module}`, as it is imported here, has no event facet `{name}`{hint}"
+            for place, _ in calls:
+                yield DocumentProblem(document.file, place.line, place.column, what)
 
 
 def _problem(path: Path, what: str) -> DocumentProblem:

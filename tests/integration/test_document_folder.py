@@ -227,6 +227,16 @@ def test_check_prints_each_problem_with_its_place(folder: Path) -> None:
     assert ("workflows/bad.yml", 2, 26) in places
 
 
+def test_a_facet_that_its_module_lacks_is_a_warning_of_check(folder: Path) -> None:
+    (folder / "typo.yml").write_text("tasks: {a: {call: papers.noet}, b: {call: other.facet}}\n")
+    told = "`papers`, as it is imported here, has no event facet `papers.noet`; did you mean"
+    shown = command("check", "workflows").output
+    assert shown.startswith(f"workflows/typo.yml:1:19: ! {told} `papers.note`?\n")
+    assert "no problems, 1 warning" in shown
+    (warning,) = json.loads(command("check", "workflows", "--json").output)["warnings"]
+    assert (warning["file"], warning["line"], warning["column"]) == ("workflows/typo.yml", 1, 19)
+
+
 def test_scripts_beside_documents_are_not_imported_and_hide_no_problem(folder: Path) -> None:
     (folder / "script.py").write_text("raise SystemExit('it was run')\n")
     (folder / "bad.yml").write_text("tasks: {task: {call: x.y, depends: [tusk]}}\n")
