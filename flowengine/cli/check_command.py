@@ -123,8 +123,7 @@ def show(checked: CheckReport, console: Console) -> None:
         where = line((problem.place, "bold"), ": ", printable(problem.what))
         console.print(where, soft_wrap=True)
     for warning in checked.document_warnings:
-        mark = (" ! ", "yellow")
-        where = line((warning.place, "bold"), ":", mark, printable(warning.what))
+        where = line((warning.place, "bold"), ":", (" ! ", "yellow"), printable(warning.what))
         console.print(where, soft_wrap=True)
     file = ""
     for finding in checked.findings:
