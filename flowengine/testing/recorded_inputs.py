@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from flowengine.evaluator import Step, TaskDefinition, cancellation
+from flowengine.evaluator.activation_reports import from_json
 from flowengine.evaluator.records import CachedResult, IterationChanges
-from flowengine.evaluator.states import StepState
+from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.evaluator.triggers import (
     Action,
     Answer,
@@ -31,13 +32,14 @@ from flowengine.evaluator.triggers import (
     Trigger,
 )
 from flowengine.program.plan import Plan
-from flowengine.program.standard import RESULT, WAIT_FOR
+from flowengine.program.standard import RESULT, WAIT_FOR, WAITS
 from flowengine.store import codec
+from flowengine.store.commits import ACTIVATED
 from flowengine.store.records import STEP_COLUMNS, step_from
 
 Record = Mapping[str, Any]  #: a row of the export, by column
 #: Outcomes of tries that reach the evaluator.
-_REPORTED = ("succeeded", "failed", "final", "lost")
+_REPORTED = ("succeeded", "failed", "final", "lost", ACTIVATED)
 
 
 class Unrecorded(Exception):
@@ -65,6 +67,14 @@ class RecordedInputs:
             step
             for step in self._steps
             if step.facet_name == WAIT_FOR and step.state == StepState.COMPLETE
+        ]
+        tried = {task["step_id"] for task in records(rows.get("flowengine_task"))}
+        self._in_place = [
+            step
+            for step in self._steps
+            if step.object_type == ObjectType.FUNCTION_CALL
+            and step.id not in tried
+            and step.facet_name not in WAITS
         ]
         facts = sorted(records(rows.get("flowengine_fact")), key=lambda fact: fact["created"])
         self._facts = [(fact["kind"], codec.load(fact["payload"])) for fact in facts]
@@ -115,6 +125,16 @@ class RecordedInputs:
             returns = {field: step.returns[field] for field in fields if field in step.returns}
             about = (key, key, "", step.facet_name, run, source, returns)
             yield key, CachedResult(*about, created=at, expires=now + 1)
+
+    def last_call(self, function: str, now: int) -> int | None:
+        """Return when the last call of a durable function was recorded, up to a time.
+
+        Calls in place are in no commit, and so not among the rows before it.
+        """
+        before = (step for step in self._before.steps.values() if step is not None)
+        recorded = (*before, *(call for call in self._in_place if call.created <= now))
+        times = (step.created for step in recorded if step.parent == function)
+        return max(times, default=None)
 
     # --- by kind ---
 
@@ -220,12 +240,15 @@ def _task(row: Record, run_id: str) -> TaskDefinition:
     task = TaskDefinition(row["uuid"], row["name"], "", run_id, "", row["step_id"])
     task.step_key, task.step_path = row["step_key"], row["step_path"]
     task.try_number, task.losses = row["try_number"], row["losses"]
+    task.created = row["created"]
     return task
 
 
 def _outcome(row: Record) -> Outcome:
     if row["outcome"] == "succeeded":
         return Succeeded(codec.attributes(row["result"]))
+    if row["outcome"] == ACTIVATED:
+        return from_json(codec.load(row["result"]))
     error = codec.load(row["error"])
     if row["outcome"] == "lost":
         return Lost(error["message"])

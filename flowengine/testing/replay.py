@@ -138,7 +138,9 @@ class _Replayed:
             return view
         triggers = list(self._inputs.of(recorded))
         reused = dict(self._inputs.reused(recorded, entry["at"]))
-        view, changes = self._rows.evaluate(view, triggers, entry["at"], reused)
+        view, changes = self._rows.evaluate(
+            view, triggers, entry["at"], reused, self._inputs.last_call
+        )
         about = (self._rows.steps, view.state, view.generation)
         replayed = history.summary(triggers, changes, *about)
         for what in ("state", "steps", "tasks", "retries"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flowengine.evaluator import Missing, RunView, Snapshot, Step, evaluate, working_set
@@ -40,8 +40,12 @@ class ReplayedRows:
         triggers: Sequence[Trigger],
         now: int,
         reused: Mapping[str, CachedResult | None],
+        last_call: Callable[[str, int], int | None] = lambda key, now: None,
     ) -> tuple[RunView, IterationChanges]:
-        """Return the run after these inputs, and the changes of its rows."""
+        """Return the run after these inputs, and the changes of its rows.
+
+        `last_call` returns when the last call of a durable function was recorded, by its key.
+        """
         snapshot = Snapshot(self.steps, self._payloads, cached=dict(reused))
         while True:
             view = before.copied()
@@ -49,6 +53,7 @@ class ReplayedRows:
             if not isinstance(changes, Missing):
                 return view, changes
             self._load(snapshot, changes)
+            snapshot.last_calls |= {key: last_call(key, now) for key in changes.last_calls}
 
     def _load(self, snapshot: Snapshot, missing: Missing) -> None:
         if absent := missing.payloads - self._payloads.keys():

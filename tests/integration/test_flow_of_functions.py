@@ -24,7 +24,7 @@ from flowengine import (
     wait_for,
     workflow,
 )
-from flowengine.testing import Flow
+from flowengine.testing import Flow, replay
 
 counter = itertools.count()
 asked: list[str] = []
@@ -194,3 +194,19 @@ def test_a_worker_that_dies_in_an_activation_is_replaced(flow: Flow) -> None:
     flow.watchdog()
     flow.settle()
     assert run.result(timeout=0) == "number 1!"
+
+
+def test_the_exports_of_functions_are_evaluated_to_the_same_decisions(flow: Flow) -> None:
+    for body, given in ((talk, "why"), (parent, 5), (impatient, "x"), (survey, [1, 2])):
+        flow.run(body, given)
+    run = flow.start(counted, 1)
+    for name in ("marie", "paul"):  # two losses: they are counted anew after progress
+        worker = flow.worker(name)
+        worker.claim(run, "counted")
+        worker.die()
+        flow.watchdog()
+    flow.settle()
+    infos = flow.engine.list()
+    assert len(infos) == 7
+    for info in infos:
+        assert replay(flow.engine.export(info.id)).check().state == "COMPLETED"
