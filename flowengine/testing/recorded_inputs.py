@@ -126,15 +126,11 @@ class RecordedInputs:
             about = (key, key, "", step.facet_name, run, source, returns)
             yield key, CachedResult(*about, created=at, expires=now + 1)
 
-    def last_call(self, function: str, now: int) -> int | None:
-        """Return when the last call of a durable function was recorded, up to a time.
-
-        Calls in place are in no commit, and so not among the rows before it.
-        """
-        before = (step for step in self._before.steps.values() if step is not None)
-        recorded = (*before, *(call for call in self._in_place if call.created <= now))
-        times = (step.created for step in recorded if step.parent == function)
-        return max(times, default=None)
+    def calls_in_place(self, now: int) -> list[Step]:
+        """Return the calls that activations recorded themselves up to a time, in no commit."""
+        made = [call for call in self._in_place if call.created <= now]
+        self._in_place = [call for call in self._in_place if call.created > now]
+        return made
 
     # --- by kind ---
 

@@ -138,9 +138,8 @@ class _Replayed:
             return view
         triggers = list(self._inputs.of(recorded))
         reused = dict(self._inputs.reused(recorded, entry["at"]))
-        view, changes = self._rows.evaluate(
-            view, triggers, entry["at"], reused, self._inputs.last_call
-        )
+        self._rows.add(self._inputs.calls_in_place(entry["at"]))
+        view, changes = self._rows.evaluate(view, triggers, entry["at"], reused)
         about = (self._rows.steps, view.state, view.generation)
         replayed = history.summary(triggers, changes, *about)
         for what in ("state", "steps", "tasks", "retries"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flowengine.evaluator import Missing, RunView, Snapshot, Step, evaluate, working_set
@@ -40,12 +40,8 @@ class ReplayedRows:
         triggers: Sequence[Trigger],
         now: int,
         reused: Mapping[str, CachedResult | None],
-        last_call: Callable[[str, int], int | None] = lambda key, now: None,
     ) -> tuple[RunView, IterationChanges]:
-        """Return the run after these inputs, and the changes of its rows.
-
-        `last_call` returns when the last call of a durable function was recorded, by its key.
-        """
+        """Return the run after these inputs, and the changes of its rows."""
         snapshot = Snapshot(self.steps, self._payloads, cached=dict(reused))
         while True:
             view = before.copied()
@@ -53,7 +49,6 @@ class ReplayedRows:
             if not isinstance(changes, Missing):
                 return view, changes
             self._load(snapshot, changes)
-            snapshot.last_calls |= {key: last_call(key, now) for key in changes.last_calls}
 
     def _load(self, snapshot: Snapshot, missing: Missing) -> None:
         if absent := missing.payloads - self._payloads.keys():
@@ -64,6 +59,12 @@ class ReplayedRows:
         snapshot.results |= {key: self.results.get(key) for key in missing.results}
         snapshot.at_event |= {after: self._at_event(after) for after in missing.pages}
         snapshot.cached |= dict.fromkeys(missing.cached)  # it had no result of these keys
+        snapshot.last_calls |= {key: self._last_call(key) for key in missing.last_calls}
+
+    def _last_call(self, function: str) -> int | None:
+        """Return when the last call of a durable function was recorded."""
+        calls = (step for step in self.steps.values() if step is not None)
+        return max((step.created for step in calls if step.parent == function), default=None)
 
     def _at_event(self, after: str) -> list[str]:
         """Return the next page of steps that wait at their event."""
@@ -73,6 +74,10 @@ class ReplayedRows:
             if key > after and step is not None and step.state == StepState.EVENT_TRANSMIT
         )
         return waiting[: working_set.PAGE]
+
+    def add(self, steps: Iterable[Step]) -> None:
+        """Add rows that no commit has written."""
+        self.steps.update((step.key, step) for step in steps)
 
     def apply(self, changes: IterationChanges) -> None:
         for key in changes.superseded:
