@@ -108,8 +108,15 @@ def _captured_call(logger: logging.Logger, record: logging.LogRecord) -> None:
         _passing.is_on = outer
 
 
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # the arguments do not fit the text: handlers tell that, and drop the record
+        return f"{record.msg} {record.args!r}"
+
+
 def _text(record: logging.LogRecord) -> str:
-    parts = [record.getMessage()]
+    parts = [_message(record)]
     if record.exc_text:
         parts.append(record.exc_text)
     elif record.exc_info and record.exc_info[0] is not None:

@@ -67,6 +67,15 @@ def test_records_of_flowengine_are_no_lines_whatever_handler_writes_them(
     assert [text for _, text in step.lines()] == ["of the step"]
 
 
+def test_a_record_whose_arguments_do_not_fit_its_text_is_kept(
+    step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    capture()
+    logging.getLogger("tests.of_capture").warning("%d rows", "many")
+    assert [text for _, text in step.lines()] == ["%d rows ('many',)"]
+
+
 def test_a_finalizer_that_prints_while_a_line_is_added_gives_no_number_twice(step: Step) -> None:
     capture()
 
