@@ -24,6 +24,8 @@ _NEVER = frozenset(
     {"Exception", "FlowengineError", "StepFailed", "StopIteration", "StopAsyncIteration"}
 )
 
+_MAX_SHOWN = 3  # errors of a group in its text
+
 Names = Mapping[str, Any]  #: the global names of a module
 
 
@@ -97,10 +99,7 @@ def record_of(problem: BaseException) -> dict[str, Any]:
     if isinstance(problem, StepFailed):
         return {name: value for name, value in problem.record.items() if name != "traceback"}
     kind = type(problem)
-    try:
-        message = str(problem) or kind.__name__
-    except Exception as worse:
-        message = f"(its text could not be made: {type(worse).__name__})"
+    message = _text(problem)
     frames = [
         frame
         for frame in traceback.extract_tb(problem.__traceback__)
@@ -117,3 +116,21 @@ def record_of(problem: BaseException) -> dict[str, Any]:
         "traceback": "".join(lines),
         "bases": _base_names(kind),
     }
+
+
+def _text(problem: BaseException) -> str:
+    """Return the text of an error; that of a group names the errors in it, which the cause is."""
+    try:
+        text = str(problem) or type(problem).__name__
+    except Exception as worse:
+        return f"(its text could not be made: {type(worse).__name__})"
+    if not isinstance(problem, BaseExceptionGroup):
+        return text
+    shown = [f"{_name(one)}: {_text(one)}" for one in problem.exceptions[:_MAX_SHOWN]]
+    others = len(problem.exceptions) - len(shown)
+    return f"{text}: {'; '.join(shown)}" + (f"; and {others} more" if others else "")
+
+
+def _name(problem: BaseException) -> str:
+    """Return the name of the class of an error; of a call's error, that of its record."""
+    return problem.error_type if isinstance(problem, StepFailed) else type(problem).__name__

@@ -64,6 +64,16 @@ def test_a_task_group_cancels_its_other_calls_when_one_fails() -> None:
     assert run.cancelled == {0, 1, 3}
 
 
+def test_the_error_of_a_task_group_names_those_in_it() -> None:
+    async def body() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(acall(double, 1))
+
+    run = Recorded(body)
+    run.end(0, error={"type": "OutOfStock", "message": "no pens", "path": "p"})
+    assert run.error["message"].endswith("(1 sub-exception): OutOfStock: no pens")
+
+
 def test_a_timeout_is_a_call_with_a_due_time_that_cancels_the_call_it_encloses() -> None:
     async def body() -> str:
         try:
