@@ -33,6 +33,7 @@ from flowengine.program.function_calls import (
 )
 from flowengine.program.limits import clipped
 from flowengine.program.standard import RESULT
+from flowengine.worker.activation_probe import ActivationProbe
 from flowengine.worker.execution import ChildNotStarted, OpenLog, start_child
 from flowengine.worker.handlers import FindHandler
 from flowengine.worker.in_place_calls import InPlaceCalls, InPlacePolicy
@@ -77,6 +78,7 @@ class Activations:
         self._engine, self._find, self._policy, self._kept = engine, find, policy, kept
         self._strict = strict
         self._warned: OrderedDict[str, None] = OrderedDict()  #: functions with other arguments
+        self.probe = ActivationProbe()
 
     def execute(
         self,
@@ -154,7 +156,13 @@ class Activations:
         calls = InPlaceCalls(self._engine, task, kept.function, beat, open_log, self._policy)
         try:
             report = functools.partial(self._engine.report, task)
-            return _advanced(kept, calls, loaded.ends, loaded.seen, report, self._warn)
+            with self.probe.over(task):
+                found = _advanced(kept, calls, loaded.ends, loaded.seen, report, self._warn)
+            if kept.activation.function.is_plain:
+                # A greenlet goes on in its own thread alone, and the next activation may be
+                # claimed by another one: it replays the record.
+                kept.activation.drop()
+            return found
         except (DBAPIError, StoreError) as problem:
             kept.activation.drop()
             # No call of it was lost: the next activation goes on behind those recorded.

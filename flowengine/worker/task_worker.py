@@ -86,6 +86,7 @@ class TaskWorker:
             self.client.reconcile,
             self.client.remove_stale_markers,
             self.lost_leases.check,
+            self._tries.check_activations,
         )
         self._background = BackgroundJobs(settings.heartbeat_interval, jobs)
         self._guard = BatchGuard(settings.batch_max_wait, self._empty_batch)

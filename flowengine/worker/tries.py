@@ -76,6 +76,7 @@ class Tries:
         )
         self.kept_functions = KeptFunctions(engine.settings.kept_functions)
         self._activations = Activations(engine, find, policy, self.kept_functions)
+        self.check_activations = self._activations.probe.check
         self._max_wait = engine.settings.batch_max_wait
         #: The tries whose coroutines run in the event loop.
         self.in_loop = AsyncTries(
