@@ -153,7 +153,9 @@ class Activations:
         Raises LeaseLost, and Divergence if its code does not fit its record.
         """
         task, kept = loaded.task, loaded.kept
-        calls = InPlaceCalls(self._engine, task, kept.function, beat, open_log, self._policy)
+        calls = InPlaceCalls(
+            self._engine, task, kept.function, beat, open_log, self._policy, self._find
+        )
         try:
             report = functools.partial(self._engine.report, task)
             with self.probe.over(task):

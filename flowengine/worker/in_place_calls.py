@@ -29,6 +29,7 @@ from flowengine.store.recovery_queries import TIMEOUT
 from flowengine.worker.batch import BatchSizing
 from flowengine.worker.call_timeouts import CallTimeouts
 from flowengine.worker.execution import Attempt, OpenLog
+from flowengine.worker.handlers import FindHandler
 
 #: Calls without effects that one statement records.
 MAX_UNRECORDED = 50
@@ -112,7 +113,10 @@ class InPlaceCalls:
         beat: Callable[[str | None], bool],
         open_log: OpenLog | None,
         policy: InPlacePolicy | None,
+        find: FindHandler,
     ) -> None:
+        """`find` returns the code of a facet: a poller may have another than the function."""
+        self._find = find
         self._engine, self._task, self._function = engine, task, function
         self._beat, self._open_log, self._policy = beat, open_log, policy
         self._ends = time.monotonic() + (policy.time_slice if policy else 0.0)
@@ -139,6 +143,8 @@ class InPlaceCalls:
         A call with effects begins when everything before it is recorded. `expire` reports that its
         timeout is over. Raises LeaseLost.
         """
+        if call.kind is CallKind.EVENT:
+            code = self._find(call.facet) or code
         has_effects, timeout = call.options.effects, call.options.timeout
         if self._unrecorded and has_effects and (timeout or not self._has_effects):
             self.record()
