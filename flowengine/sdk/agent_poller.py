@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from flowengine.authoring import EventFacet
+from flowengine.authoring import EventFacet, FunctionWorkflow
 from flowengine.engine import Engine
 from flowengine.sdk.config import AgentPollerConfig, check_heartbeat
 from flowengine.sdk.connection import connected_engine
@@ -23,7 +23,7 @@ from flowengine.sdk.tool_registry import ToolRegistry
 from flowengine.settings import Settings
 
 C = TypeVar("C", bound=Callback)
-F = TypeVar("F", bound=EventFacet[..., Any])
+F = TypeVar("F", bound=EventFacet[..., Any] | FunctionWorkflow[..., Any])
 
 _STOP_SECONDS = 30.0  # that running callbacks get when the poller stops
 

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from flowengine.authoring import EventFacet, WorkflowCall, event_facet_named
 from flowengine.errors import HandlerRefused, ValueRefused
 from flowengine.event_loop import event_loop
+from flowengine.program.function_options import without_version
 from flowengine.program.nodes import Json
 from flowengine.program.standard import CHILD, is_built_in
 from flowengine.worker.handlers import Handler
@@ -65,6 +66,8 @@ class Blocking:
         self._handler, self._run = handler, run
         self.validates, self.is_final = handler.validates, handler.is_final
         self.written = handler.written
+        if hasattr(handler, "durable"):
+            self.durable = handler.durable  #: of a durable function: its code, for activations
 
     def call(self, data: Mapping[str, Json]) -> Any:
         returned = self._handler.call(data)
@@ -102,7 +105,9 @@ class HandlerTable:
             self._default = handler
 
     def _check(self, name: str, handler: Handler) -> None:
-        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+        # The facet of a durable function has its version behind the name.
+        plain = without_version(name) if isinstance(name, str) else ""
+        if not all(part.isidentifier() for part in plain.split(".")):
             reason = 'it must be the name of an event facet, as "billing.ProcessPayment"'
             raise HandlerRefused(name, f"{reason} or the short name behind its last dot")
         if is_built_in(name):

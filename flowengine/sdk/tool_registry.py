@@ -6,13 +6,13 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from flowengine.authoring import EventFacet
+from flowengine.authoring import EventFacet, FunctionWorkflow
 from flowengine.errors import HandlerRefused
 from flowengine.sdk.handlers import Callback, HandlerTable, handler_of
 from flowengine.worker.handlers import Handler
 
 C = TypeVar("C", bound=Callback)
-F = TypeVar("F", bound=EventFacet[..., Any])
+F = TypeVar("F", bound=EventFacet[..., Any] | FunctionWorkflow[..., Any])
 
 
 class ToolRegistry:
@@ -36,8 +36,11 @@ class ToolRegistry:
 
         A callback takes the arguments of a step as a dict and returns its results as a dict; it may
         be an ``async def``. With a name alone this is a decorator. An `EventFacet` is registered
-        under its own name and its aliases.
+        under its own name and its aliases, a durable function under those of its activations.
         """
+        if isinstance(facet_name, FunctionWorkflow):
+            self.register(facet_name.activation)
+            return facet_name
         if isinstance(facet_name, EventFacet):
             names = (facet_name.name, *facet_name.aliases)
             self.table.add(names, handler_of(facet_name, callback))

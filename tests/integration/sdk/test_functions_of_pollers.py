@@ -1,0 +1,63 @@
+"""Pollers run durable functions, with their own callbacks for the facets that these call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowengine import event_facet, sleep, workflow
+from flowengine.engine import Engine
+from flowengine.sdk import AgentPoller, AgentPollerConfig, ToolRegistry
+from flowengine.settings import Settings
+from tests.integration.engines import opened
+from tests.integration.sdk.pollers import WAIT, started
+
+
+@event_facet(name="function_pollers.Pay")
+def pay(cents: int) -> str:
+    raise AssertionError("a callback is called")
+
+
+@event_facet(name="function_pollers.Note")
+def note(text: str) -> str:
+    return f"noted: {text}"
+
+
+@workflow(name="function_pollers.order", version=3)
+async def order(cents: int) -> list[str]:
+    first = await pay.acall(cents)
+    await sleep(0.05)
+    return [first, await note.acall(first), await pay.acall(1)]
+
+
+@pytest.fixture
+def engine(database_url: str, tmp_path: Path) -> Iterator[Engine]:
+    settings = Settings(spool_directory=str(tmp_path / "spool"))
+    with opened(database_url, settings=settings) as engine:
+        yield engine
+
+
+def test_a_poller_runs_activations_and_its_own_callbacks(engine: Engine) -> None:
+    poller = AgentPoller(engine, AgentPollerConfig(poll_interval_ms=20))
+    poller.register(order)
+    poller.register(note)
+
+    @poller.register("function_pollers.Pay")
+    def paid(arguments: dict[str, Any]) -> dict[str, Any]:
+        return {"result": f"paid {arguments['cents']}"}
+
+    assert "function_pollers.order@3" in poller.registered_names()
+    inputs = order.inputs(4200)
+    with started(poller):
+        run = engine.start(order.program(), order.name, inputs)
+        outputs = run.outputs(timeout=WAIT)
+    assert outputs == {"result": ["paid 4200", "noted: paid 4200", "paid 1"]}
+
+
+def test_a_registry_takes_a_function_under_the_names_of_its_activations() -> None:
+    registry = ToolRegistry()
+    assert registry.register(order) is order
+    assert registry.registered_names() == ["function_pollers.order@3"]
