@@ -27,16 +27,16 @@ async def run_plainly(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         _body.set(getcurrent())
         return fn(*args, **kwargs)
 
-    inner = greenlet(body)
-    inner.gr_context = contextvars.copy_context()
-    waiting = inner.switch()
-    while not inner.dead:
+    _greenlet = greenlet(body)  # named so for `waiting_lines`
+    _greenlet.gr_context = contextvars.copy_context()
+    waiting = _greenlet.switch()
+    while not _greenlet.dead:
         try:
             value = await waiting
         except BaseException as problem:  # also of a coroutine that is cancelled or dropped
-            waiting = inner.throw(problem)
+            waiting = _greenlet.throw(problem)
         else:
-            waiting = inner.switch(value)
+            waiting = _greenlet.switch(value)
     return waiting
 
 

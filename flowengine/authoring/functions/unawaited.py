@@ -54,7 +54,7 @@ class UnawaitedCalls:
 def never_awaited(call: PendingCall[Any]) -> str:
     """Return the message about a call that was never awaited."""
     short = call.facet.rpartition(".")[2]
-    return (
-        f"{call.location}: {call.facet} is called and never awaited, so nothing calls it: "
-        f"write `await {short}(…)`"
-    )
+    cure = f"write `await {short}(…)`"
+    if call.activation.function.is_plain:
+        cure = f"write `{short}(…)`, or give the call to gather(…)"
+    return f"{call.location}: {call.facet} is called and never awaited, so nothing calls it: {cure}"

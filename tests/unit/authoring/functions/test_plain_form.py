@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flowengine import (
+    Divergence,
     FunctionMisuse,
     StepFailed,
     event_facet,
@@ -135,3 +136,27 @@ def test_without_greenlet_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
         @workflow(run=True, name="t.no_greenlet")
         def bill() -> int:
             return 1
+
+
+def test_a_call_that_nobody_waits_for_is_refused_with_the_plain_cure() -> None:
+    @workflow(run=True, name="t.forgetful_bill")
+    def bill(order: str) -> int:
+        charge.acall(order)
+        return charge(order)
+
+    progress = activation(bill, FunctionRecord(), order="a").advance()
+    assert progress.ended is not None
+    assert progress.ended.error is not None
+    assert "write `charge(…)`, or give the call to gather(…)" in progress.ended.error["message"]
+
+
+def test_a_divergence_names_the_line_at_which_the_plain_body_waits() -> None:
+    @workflow(run=True, name="t.diverging_bill")
+    def bill(order: str) -> int:
+        return charge(order)
+
+    with activation(bill, FunctionRecord(), order="a") as one:
+        (call,) = one.advance().calls
+    two = (call.recorded(), call.recorded())
+    with pytest.raises(Divergence, match=r"makes no call \(.*test_plain_form.py:\d+\)"):
+        activation(bill, FunctionRecord(two), order="a").advance()
