@@ -306,10 +306,10 @@ class Activation:
 
     def _end_of(self, main: asyncio.Task[Any]) -> FunctionEnd:
         try:
-            result = self.function.written(main.result())
-            if unawaited := self._unawaited.first():
+            returned = main.result()
+            if unawaited := self._unawaited.first():  # before the result, which may be that call
                 raise FunctionMisuse(never_awaited(unawaited))
-            return FunctionEnd(result=result)
+            return FunctionEnd(result=self.function.written(returned))
         except BaseException as problem:
             return FunctionEnd(error=record_of(explained(problem)))
 

@@ -328,6 +328,13 @@ def test_a_call_that_is_never_awaited_is_an_error_with_its_line() -> None:
     assert "test_workflow.py:" in error_of(body)
 
 
+def test_a_call_that_is_returned_and_never_awaited_is_an_error_with_its_cure() -> None:
+    async def body() -> str:
+        return ask("why")
+
+    assert "ask is called and never awaited, so nothing calls it" in error_of(body)
+
+
 def test_an_unawaited_call_as_argument_is_refused() -> None:
     async def body() -> str:
         return await ask(ask("why"))
