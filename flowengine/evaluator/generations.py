@@ -83,6 +83,8 @@ def _is_of(plan: Plan, outline: Outline, row: OutlineRow) -> bool:
     above = outline.rows.get(row.parent or "")
     if above is None:
         return row.address in plan.facets
+    if row.is_function_call:
+        return True  # the code of its function decides, when it is replayed
     if not row.is_block:
         statement = plan.statements.get(row.address)
         if statement is None or statement.target != row.facet_name:
@@ -171,7 +173,8 @@ class _Choice:
             return
         stage = BEGIN if child is None else self._stage(row, child)
         before = chosen.renewed.get(row.key)
-        if before is not None and before <= stage:
+        is_call = child is not None and child.is_function_call
+        if before is not None and before <= stage and not is_call:
             return
         chosen.renewed[row.key] = stage
         for other in self._outline.children(row.key):
@@ -205,6 +208,9 @@ def _comes_after(
 
     A row that has not begun is: its counter is computed anew.
     """
+    if other.is_function_call:
+        # A function is replayed up to the call, and makes it and all later ones again.
+        return child is not None and child.is_function_call and other.position > child.position
     if other.state == StepState.CREATED:
         return True
     if row.is_block:
@@ -227,18 +233,28 @@ def unfinished(outline: Outline) -> list[OutlineRow]:
 
 
 def failed_rows(
-    plan: Plan, outline: Outline, root: OutlineRow, fails_in_always: Callable[[OutlineRow], bool]
+    plan: Plan,
+    outline: Outline,
+    root: OutlineRow,
+    fails_in_always: Callable[[OutlineRow], bool],
+    error_path: Callable[[OutlineRow], str],
 ) -> Generation:
     """Rerun the rows whose failure failed the run, and those skipped because of them.
 
     A failure that was caught, or collected by its foreach, did not fail the run: it is kept.
-    `fails_in_always` tells whether a failed step had completed before its always block.
+    `fails_in_always` tells whether a failed step had completed before its always block,
+    `error_path` which row had the error of a failed step first.
     """
     chosen = Generation()
     stages: dict[str, int] = {}
     pending = [root]
     while pending:
         row = pending.pop()
+        if any(child.is_function_call for child in outline.children(row.key)):
+            stages[row.key] = BEGIN
+            for call in calls_to_repeat(outline, row, error_path(row)):
+                _drop(outline, call, chosen.rerun)
+            continue
         stage, causes = _causes(plan, outline, row, fails_in_always)
         stages[row.key] = stage
         pending += causes
@@ -254,6 +270,24 @@ def failed_rows(
         else:
             chosen.rerun.add(key)
     return chosen
+
+
+def calls_to_repeat(outline: Outline, function: OutlineRow, path: str) -> list[OutlineRow]:
+    """Return the calls of a failed function that are made again: from the one that failed it on.
+
+    Calls that were cancelled with the function, not by it, have no end that a replay could tell.
+    None: only the code of the function is to blame, and is replayed.
+    """
+    calls = [child for child in outline.children(function.key) if child.is_function_call]
+    first = min(
+        (
+            call.position
+            for call in calls
+            if call.path == path or (call.state == StepState.CANCELLED and call.item_count)
+        ),
+        default=None,
+    )
+    return [] if first is None else [call for call in calls if call.position >= first]
 
 
 def _causes(

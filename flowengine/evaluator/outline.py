@@ -30,6 +30,7 @@ class OutlineRow(NamedTuple):
     position: int
     state: str
     generation: int
+    item_count: int
 
     @property
     def is_final(self) -> bool:
@@ -42,6 +43,10 @@ class OutlineRow(NamedTuple):
     @property
     def is_block(self) -> bool:
         return self.object_type in ObjectType.BLOCKS
+
+    @property
+    def is_function_call(self) -> bool:
+        return self.object_type == ObjectType.FUNCTION_CALL
 
 
 def outlined(step: Step) -> OutlineRow:
@@ -56,6 +61,7 @@ def outlined(step: Step) -> OutlineRow:
         position=step.index,
         state=step.state,
         generation=step.generation,
+        item_count=step.item_count,
     )
 
 
@@ -122,4 +128,5 @@ class Outline:
 #: Rows that begin with the row above them.
 _UNORDERED = frozenset(
     {ObjectType.BLOCK, ObjectType.ITEM, ObjectType.CASE, ObjectType.MIXIN, ObjectType.SCRIPT}
+    | {ObjectType.FUNCTION_CALL}
 )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowengine.evaluator import cancellation, catch, deadlines, generations
+from flowengine.evaluator.call_statements import plan_of_call
 from flowengine.evaluator.failures import SKIPPED_BY_HAND, Refused, limited, problem
 from flowengine.evaluator.generations import Generation, foreign_rows
 from flowengine.evaluator.outline import Outline, OutlineRow
@@ -91,8 +92,11 @@ def _failed(work: WorkingSet, outline: Outline) -> Generation:
     def in_always(row: OutlineRow) -> bool:
         return fails_in_always(work.get(row.key))
 
+    def error_path(row: OutlineRow) -> str:
+        return str((work.get(row.key).error or {}).get("path", ""))
+
     root = outline.rows[work.root_key]
-    return generations.failed_rows(work.plan, outline, root, in_always)
+    return generations.failed_rows(work.plan, outline, root, in_always, error_path)
 
 
 def _check_program(work: WorkingSet, outline: Outline, chosen: Generation) -> None:
@@ -163,7 +167,14 @@ def _handled(outline: Outline, action: Action) -> OutlineRow:
         )
     if row.state == StepState.COMPLETE:
         raise Refused(f"{row.path} has completed; retry(from_step=...) runs it again")
-    if row.state not in (StepState.ERROR, StepState.EVENT_TRANSMIT):
+    if row.is_function_call and row.state == StepState.ERROR:
+        raise Refused(
+            f"{row.path} has failed, and its function knows it; retry(from_step=...) makes the "
+            "call again"
+        )
+    if row.state not in (StepState.ERROR, StepState.EVENT_TRANSMIT) or any(
+        child.is_function_call and not child.is_final for child in outline.children(row.key)
+    ):
         raise Refused(f"{row.path} is in progress: {action.kind} the steps inside it")
     return row
 
@@ -195,7 +206,8 @@ def named_row(outline: Outline, name: str) -> OutlineRow:
     for row in outline.rows.values():
         # An item without a row of its own is its only step.
         is_item = row.path.rpartition(".")[0] == name and _is_virtual(outline, row)
-        if is_item or row.id == name:
+        is_call = row.is_function_call and row.path == name
+        if is_item or is_call or row.id == name:
             return row
         if row.object_type in ObjectType.STEPS:
             paths.append(row.path)
@@ -237,6 +249,7 @@ def open_generation(
         step.waiting = sum(
             1 for key, is_beside in awaited if key in chosen.superseded or (begins and is_beside)
         )
+        _count_kept_calls(outline, chosen, before[step.key], step)
     at_event = [row.id for row in rows if row.state == StepState.EVENT_TRANSMIT]
     work.changes.canceled_steps += at_event
     work.changes.ended_waits += at_event
@@ -259,6 +272,15 @@ def open_generation(
     work.queue.append(work.get(work.root_key))
 
 
+def _count_kept_calls(outline: Outline, chosen: Generation, old: Step, new: Step) -> None:
+    """Let a renewed function go on behind the ends of the calls that it keeps."""
+    calls = [child for child in outline.children(new.key) if child.is_function_call]
+    kept = [call for call in calls if call.key not in chosen.superseded]
+    if kept:
+        new.item_count = old.item_count
+        new.remaining = sum(1 for call in kept if not call.is_final)
+
+
 def _end_deadlines(work: WorkingSet, rows: Sequence[OutlineRow]) -> None:
     """Remove the timers of superseded steps that have not ended, and that of the run."""
     for row in rows:
@@ -267,6 +289,9 @@ def _end_deadlines(work: WorkingSet, rows: Sequence[OutlineRow]) -> None:
         if row.key == work.root_key:
             if work.run.deadline is not None:
                 work.changes.remove_timer(id_within(row.id, deadlines.RUN_TIMER))
+        elif row.is_function_call:
+            if plan_of_call(row.address).deadline is not None:
+                work.changes.remove_timer(id_within(row.id, deadlines.TIMER))
         elif not row.is_block and work.plan.statements[row.address].deadline is not None:
             work.changes.remove_timer(id_within(row.id, deadlines.TIMER))
 

@@ -23,6 +23,7 @@ def successor(old: Step) -> Step:
     new.state = StepState.CREATED
     new.waiting = new.remaining = new.item_count = new.next_index = 0
     new.returns, new.error, new.failure, new.yields = {}, None, None, []
+    new.activation, new.heard = 0, ()
     return new
 
 

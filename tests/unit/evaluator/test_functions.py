@@ -396,6 +396,89 @@ def test_a_held_run_opens_held_activations() -> None:
     assert activation(run).state == "held"
 
 
+def failed_run() -> MemoryRun:
+    """A function that has made three calls, and fails because of the second."""
+    run = started()
+    activated(run, call(0))
+    run.succeed(path(0), result=0)
+    activated(run, call(1, heard=(0,)), call(2))
+    run.succeed(path(2), result=2)
+    run.fail(path(1))
+    error = {"type": "Oops", "message": "broken", "path": path(1)}
+    activated(run, heard=(2, 1), ended=Failed(error, retry=False))
+    assert run.view.state == "FAILED"
+    return run
+
+
+def test_a_retried_function_makes_the_failed_call_and_later_ones_again() -> None:
+    run = failed_run()
+    kept = row(run, 0).id
+    run.act("retry")
+    assert activation(run).try_number == 1
+    assert row(run, 0).id == kept
+    assert run._find(call_key(F, 1)) is run._find(call_key(F, 2)) is None
+    activated(run, call(1, heard=(0,)), call(2))
+    run.succeed(path(1), result=1)
+    assert row(run, 1).item_count > row(run, 0).item_count
+    run.succeed(path(2), result=2)
+    end(run, heard=(1, 2), seen=9)
+    assert run.view.state == "COMPLETED"
+
+
+def test_a_function_that_failed_by_its_own_code_keeps_all_its_calls() -> None:
+    run = started()
+    activated(run, call(0))
+    run.succeed(path(0), result=0)
+    activated(run, heard=(0,), ended=Failed({"type": "Bug", "message": "no"}, retry=False))
+    run.act("retry")
+    assert row(run, 0).state == StepState.COMPLETE
+    assert function(run).item_count == 1
+    end(run, heard=(0,))
+    assert run.view.state == "COMPLETED"
+
+
+def test_a_run_is_retried_from_a_call_on() -> None:
+    run = failed_run()
+    assert run.ask("retry", from_step=path(2)) == ""
+    assert [run._find(call_key(F, number)) is None for number in range(3)] == [False, False, True]
+    activated(run, call(2))
+    run.succeed(path(2), result=2)
+    end(run, heard=(2,))
+    assert run.view.state == "COMPLETED"
+
+
+def test_a_retry_from_the_function_makes_all_calls_again() -> None:
+    run = failed_run()
+    assert run.ask("retry", from_step=F) == ""
+    assert run._find(call_key(F, 0)) is None
+    assert function(run).item_count == 0
+
+
+def test_a_cancelled_run_that_is_retried_makes_the_cancelled_calls_again() -> None:
+    run = started()
+    activated(run, call(0), call(1))
+    run.succeed(path(0), result=0)
+    activated(run, heard=(0,))
+    run.act("cancel")
+    run.act("retry")
+    assert row(run, 0).state == StepState.COMPLETE
+    assert run._find(call_key(F, 1)) is None
+    activated(run, call(1))
+    run.succeed(path(1), result=1)
+    end(run, heard=(0, 1))
+    assert run.view.state == "COMPLETED"
+
+
+def test_an_open_call_is_ended_by_hand_and_a_function_with_open_calls_is_not() -> None:
+    run = started()
+    activated(run, call(0), call(1))
+    assert "in progress" in run.ask("complete", step=F, result={"result": 1})
+    assert run.ask("complete", step=path(0), result={"result": 7}) == ""
+    assert row(run, 0).returns == {"result": 7}
+    assert is_active(run)
+    assert "in progress" in run.ask("skip", step=F)
+
+
 def test_steps_behind_a_function_go_on_with_its_result() -> None:
     run = MemoryRun(document(step("next", "E", x=of("research.result"))), {"q": "why"})
     activated(run, call(0))
