@@ -19,11 +19,17 @@ from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.intents import apply_intents
 from flowengine.engine.program_cache import PreparedProgram, ProgramCache
 from flowengine.engine.singletons import check_reopening
-from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPolicy, Decision
+from flowengine.engine.staging import (
+    AheadRun,
+    CachedRun,
+    CommitEffects,
+    ContinuationPolicy,
+    Decision,
+)
 from flowengine.errors import UnknownRun
 from flowengine.evaluator import Missing, RunView, Snapshot
 from flowengine.evaluator.states import RunState
-from flowengine.evaluator.triggers import Action, Answer, Report
+from flowengine.evaluator.triggers import Action, Answer, RanAhead, Report
 from flowengine.program import Plan
 from flowengine.store import Session, Store
 from flowengine.store.commits import CommitPlan, CommitRefused
@@ -132,11 +138,33 @@ class Committer:
             if all(report.task.join_id is None for report in of_run)
         }
         now = self._database.now()
+        ahead = () if continuation is None else continuation.run_ahead(by_run, now)
+        settled: list[tuple[str, str]] = []  # functions that ran ahead, and whose part is written
+        try:
+            found = self._written(by_run, ahead, continuation, join_ends, now, settled)
+        finally:
+            if ahead and continuation is not None:
+                continuation.settle_ahead(ahead, settled)
+        return found
+
+    def _written(
+        self,
+        by_run: Mapping[str, Sequence[Report]],
+        ahead: Sequence[AheadRun],
+        continuation: ContinuationPolicy | None,
+        join_ends: JoinEnds | None,
+        now: int,
+        settled: list[tuple[str, str]],
+    ) -> dict[str, CommitEffects]:
         rows = CommitPlan(rule=self._database.outbox_rule, notes_of=self._database.poller_notes)
         effects: dict[str, CommitEffects] = {}
         joined: JoinedCommit | None = None
+        triggers: dict[str, Sequence[Report | Answer | RanAhead]] = {**by_run}
+        for one in ahead:
+            if one.trigger is not None:
+                triggers[one.run_id] = [*triggers[one.run_id], one.trigger]
         with gc_paused(), self._database.optimistic() as session:
-            decisions = self._decide(session, by_run, now)
+            decisions = self._decide(session, triggers, now)
             for run_id, decision in decisions.items():
                 effects[run_id] = staged = staging.stage(decision, rows, now, continuation)
                 for report in by_run[run_id]:
@@ -153,6 +181,9 @@ class Committer:
         for run_id in found:
             self.cache.keep(decisions[run_id].run)
             self._failures.forget(run_id)
+            settled += [(run_id, key) for key in decisions[run_id].changes.ran_ahead]
+        in_place = [one.run_id for one in ahead if one.trigger is None]
+        settled += [(run_id, "") for run_id in in_place if run_id in found]
         if joined is not None and found:
             found |= {of_agents.run_id: of_agents for of_agents in joined.committed()}
         return found
@@ -177,7 +208,7 @@ class Committer:
         return effects
 
     def _decide(
-        self, session: Session, by_run: Mapping[str, Sequence[Report | Answer]], now: int
+        self, session: Session, by_run: Mapping[str, Sequence[Report | Answer | RanAhead]], now: int
     ) -> dict[str, Decision]:
         pending = self._open_runs(session, by_run)
         decisions: dict[str, Decision] = {}
@@ -196,7 +227,7 @@ class Committer:
         return decisions
 
     def _open_runs(
-        self, session: Session, by_run: Mapping[str, Sequence[Report | Answer]]
+        self, session: Session, by_run: Mapping[str, Sequence[Report | Answer | RanAhead]]
     ) -> dict[str, CachedRun]:
         """Take the runs from the cache, load the others, and leave out those that have ended."""
         cached = {run_id: self.cache.take(run_id) for run_id in by_run}

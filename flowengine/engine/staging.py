@@ -33,7 +33,7 @@ from flowengine.evaluator.records import (
     id_within,
 )
 from flowengine.evaluator.states import ObjectType, RunState, TaskState
-from flowengine.evaluator.triggers import Trigger
+from flowengine.evaluator.triggers import RanAhead, Report, Trigger
 from flowengine.evaluator.waits import timer_id
 from flowengine.program import Plan
 from flowengine.store import Session
@@ -53,6 +53,14 @@ Groups = dict[tuple[str, str], Group]
 AgentKey = tuple[str, str]  #: the project and the id of an agent
 
 
+class AheadRun(Protocol):
+    """A durable function that was told of ends before they are committed."""
+
+    run_id: str
+    #: None: its next calls are made in place, by a regular activation.
+    trigger: RanAhead | None
+
+
 class ContinuationPolicy(Protocol):
     """Chooses the new tasks that the reporting worker runs next, without wake-up or claim."""
 
@@ -60,6 +68,15 @@ class ContinuationPolicy(Protocol):
 
     def choose(self, due: Sequence[TaskDefinition]) -> Collection[str]:
         """Return the ids of the tasks that this worker continues with."""
+
+    def run_ahead(self, by_run: Mapping[str, Sequence[Report]], now: int) -> Sequence[AheadRun]:
+        """Run the durable functions whose calls these reports end, if they are kept here.
+
+        `now` is the time at which the calls have ended.
+        """
+
+    def settle_ahead(self, ahead: Sequence[AheadRun], written: Collection[tuple[str, str]]) -> None:
+        """Keep the coroutines whose commit was written, by run and key, and drop the others."""
 
 
 class CommitEffects:

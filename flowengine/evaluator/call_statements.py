@@ -48,6 +48,16 @@ def call_key(function_path: str, number: int) -> str:
     return f"{key_prefix(function_path)}{number:0{_NUMBER}x}"
 
 
+def number_of_call(key: str) -> int:
+    """Return the number of a call by its key."""
+    return int(key[-_NUMBER:], 16)
+
+
+def prefix_of_call(key: str) -> str:
+    """Return the part of a call's key that it shares with the other calls of its function."""
+    return key[:-_NUMBER]
+
+
 def call_path(function_path: str, call: FunctionCall) -> str:
     """Return the path of a call: ``order.research.ask_model#3``."""
     name = call.name or call.facet.rpartition(".")[2].partition("@")[0]

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from flowengine.evaluator import event_ends, events, function_calls
 from flowengine.evaluator.records import Step, TaskDefinition
-from flowengine.evaluator.states import Signal, StepState, next_state
-from flowengine.evaluator.triggers import ActivationEnded, Failed, Lost, Succeeded
+from flowengine.evaluator.states import Signal, StepState, TaskState, next_state
+from flowengine.evaluator.triggers import ActivationEnded, Failed, Lost, RanAhead, Succeeded
 from flowengine.evaluator.working_set import WorkingSet
 
 #: The alarm of a run whose code does not fit the record begins so. The next report clears it.
@@ -47,6 +47,29 @@ def activation_ended(work: WorkingSet, function: Step, report: ActivationEnded) 
             function_calls.suspend(work, function)
             if report.is_partial or function.item_count > report.seen:
                 function_calls.wake(work, function)
+
+
+def ran_ahead(work: WorkingSet, ahead: RanAhead) -> None:
+    """Take in the report of an activation that this evaluation has opened.
+
+    It fits if the function was told of exactly the ends that it has. Otherwise the activation stays
+    open, and another process runs it.
+    """
+    function, report = work.find(ahead.step_key), ahead.report
+    if function is None or function.id != ahead.step_id:
+        return
+    opened = [task for task in work.changes.created_tasks if task.step_id == function.id]
+    if (
+        len(opened) != 1
+        or opened[0].state != TaskState.PENDING
+        or function.state != StepState.EVENT_TRANSMIT
+        or function.activation != ahead.number
+        or function.item_count != report.seen
+    ):
+        return
+    work.changes.created_tasks.remove(opened[0])
+    work.changes.ran_ahead.append(function.key)
+    activation_ended(work, function, report)
 
 
 def _tried_in_place(work: WorkingSet, call: Step, failed: Failed) -> None:

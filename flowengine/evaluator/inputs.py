@@ -35,6 +35,7 @@ from flowengine.evaluator.triggers import (
     Expand,
     Failed,
     Lost,
+    RanAhead,
     Report,
     Started,
     StepContinue,
@@ -100,6 +101,8 @@ def apply(work: WorkingSet, trigger: Trigger) -> None:
                 event_ends.answer(work, step, result)
         case Action():
             actions.apply(work, trigger)
+        case RanAhead():
+            functions.ran_ahead(work, trigger)
         case Expand(key):
             fan = work.find(key)
             # At its event it waits for a report: a second event would be a second try. A row that

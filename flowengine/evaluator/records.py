@@ -324,6 +324,7 @@ class IterationChanges:
         self.task_hold: TaskHold | None = None  #: intent about all unclaimed tasks of the run
         self.child_cancellations: list[ChildCancellation] = []  #: intents
         self.superseded: dict[str, str] = {}  #: key and id of replaced rows
+        self.ran_ahead: list[str] = []  #: keys of functions whose activation was run ahead
         self.follow_ups: list[FollowUp] = []
         self.cached_results: dict[str, CachedResult] = {}  #: new ones, by key
         self.reused_results: list[ReusedResult] = []

@@ -186,6 +186,20 @@ class Started:
     inputs: dict[str, Json]
 
 
+@dataclass(frozen=True, slots=True)
+class RanAhead:
+    """The activation that the ends of the same evaluation open has been run already.
+
+    The worker that reports the end of a call has the coroutine of its function. An activation has
+    no effects of its own, so it is run first, and committed with the end or not at all.
+    """
+
+    step_id: str
+    step_key: str
+    number: int  #: of the activation
+    report: ActivationEnded
+
+
 Trigger: TypeAlias = (
     Started
     | Report
@@ -197,4 +211,5 @@ Trigger: TypeAlias = (
     | CancelSteps
     | CancelChildren
     | Expand
+    | RanAhead
 )

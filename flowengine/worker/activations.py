@@ -209,6 +209,7 @@ class Activations:
     def settle(self, loaded: LoadedFunction, is_accepted: bool) -> None:
         """Keep the coroutine of an activation whose report was accepted; drop it otherwise."""
         activation = loaded.kept.activation
+        loaded.kept.seen = loaded.seen
         if is_accepted and self._kept is not None and not activation.is_dropped:
             self._kept.keep(loaded.kept)
         else:

@@ -17,6 +17,7 @@ from typing import Any
 
 from flowengine.authoring import event_facet_named
 from flowengine.engine import Engine
+from flowengine.engine.staging import AheadRun
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Lost, Outcome
 from flowengine.event_loop import event_loop
@@ -319,6 +320,12 @@ class _Continuation:
     ) -> None:
         self.identity = identity
         self._room, self._is_async = room, is_async
+
+    def run_ahead(self, by_run: object, now: int) -> Sequence[AheadRun]:
+        return ()  # its thread only settles coroutines of facets
+
+    def settle_ahead(self, ahead: object, written: object) -> None:
+        """Do nothing: no function is run here."""
 
     def choose(self, due: Sequence[TaskDefinition]) -> Collection[str]:
         chosen = [task.uuid for task in due if self._is_async(task.name)][: max(0, self._room)]

@@ -11,14 +11,19 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from flowengine.engine.staging import AheadRun
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Outcome
+from flowengine.evaluator.triggers import Outcome, Report
 from flowengine.store.claims import WorkerIdentity
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimState
+
+if TYPE_CHECKING:
+    from flowengine.worker.run_ahead import RunAhead
 
 log = logging.getLogger("flowengine")
 
@@ -221,6 +226,7 @@ class Continuation:
         *,
         batch: int,
         seconds: float,
+        ahead: RunAhead | None = None,
     ) -> None:
         """Take at most so many seconds of work of a facet, and no group wider than a batch."""
         self.identity = identity
@@ -229,6 +235,14 @@ class Continuation:
         self._left: dict[str, int] = {}  #: how many more tasks of a facet
         self._room = 4 * batch
         self._took_slow = False
+        self._ahead = ahead
+
+    def run_ahead(self, by_run: Mapping[str, Sequence[Report]], now: int) -> Sequence[AheadRun]:
+        return () if self._ahead is None else self._ahead.run(by_run, now)
+
+    def settle_ahead(self, ahead: Sequence[Any], written: Collection[tuple[str, str]]) -> None:
+        if self._ahead is not None:
+            self._ahead.settle(ahead, written)
 
     def choose(self, due: Sequence[TaskDefinition]) -> Collection[str]:
         ours = [task for task in due if self._can_run(task)]

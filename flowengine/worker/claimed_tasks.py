@@ -72,6 +72,7 @@ CLAIM_TRANSITIONS: Mapping[str, Mapping[str, str]] = {
         _E.SPOOL: _S.SPOOLED,  # its outcome is a child run that could not be started yet
         _E.RELEASE: _S.RELEASED,  # the process ends
         _E.PARK: _S.PARKED,  # the code of its function does not fit: it waits, uncounted
+        _E.DISOWN: _S.DISOWNED,  # and could not be parked
     },
     # Invariant: a finished task is never released, for its second run would not be counted.
     _S.FINISHED: {_E.REPORT: _S.REPORTED, _E.SPOOL: _S.SPOOLED},

@@ -303,6 +303,7 @@ class TaskWorker:
             self._lists(),
             batch=settings.batch,
             seconds=settings.batch_max_wait / 2,
+            ahead=self._tries.ahead,
         )
 
     def _empty_batch(self, batch: Batch) -> None:

@@ -31,6 +31,7 @@ from flowengine.worker.execution import Attempt, ChildNotStarted, OpenLog
 from flowengine.worker.handlers import FindHandler
 from flowengine.worker.in_place_calls import InPlacePolicy, LeaseLost
 from flowengine.worker.kept_functions import KeptFunctions
+from flowengine.worker.run_ahead import RunAhead
 from flowengine.worker.step_logs import StepLogs
 from flowengine.worker.task_client import TaskClient
 
@@ -77,6 +78,7 @@ class Tries:
         self.kept_functions = KeptFunctions(engine.settings.kept_functions)
         self._activations = Activations(engine, find, policy, self.kept_functions)
         self.check_activations = self._activations.probe.check
+        self.ahead = RunAhead(self.kept_functions, policy)
         self._max_wait = engine.settings.batch_max_wait
         #: The tries whose coroutines run in the event loop.
         self.in_loop = AsyncTries(
