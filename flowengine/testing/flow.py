@@ -32,7 +32,7 @@ from flowengine.engine.recovery import (
 from flowengine.errors import FlowengineError
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.states import ObjectType
-from flowengine.evaluator.triggers import Failed, Succeeded
+from flowengine.evaluator.triggers import Failed, Outcome, Succeeded
 from flowengine.program.nodes import Json
 from flowengine.secret_keys import set_secret_key_source
 from flowengine.settings import Settings
@@ -41,7 +41,7 @@ from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.worker import CircuitBreakers
 from flowengine.worker.activations import Activations
-from flowengine.worker.execution import execute_try
+from flowengine.worker.execution import OpenLog, execute_try
 from flowengine.worker.step_logs import StepLogs
 
 P = ParamSpec("P")
@@ -259,14 +259,16 @@ class FlowWorker:
         if permit is not None and not permit.granted:
             engine.park([task], task.circuit, permit.retry_after)
             return False
-        if task.data_type:
-            # No coroutine is kept: each activation replays the function from its record, and a
-            # call with other arguments than recorded is an error. So every test is a replay test.
-            return engine.report(task, self._flow.activations.execute(task))
         beat = partial(engine.heartbeat, task)
-        outcome, lines = self._flow.logs.executed(
-            lambda open_log: execute_try(engine, task, beat, permit, open_log=open_log)
-        )
+
+        def execute(open_log: OpenLog) -> Outcome:
+            if task.data_type:
+                # No coroutine is kept: each activation replays the function from its record, and
+                # a call with other arguments is an error. So every test is a replay test.
+                return self._flow.activations.execute(task, beat, open_log)
+            return execute_try(engine, task, beat, permit, open_log=open_log)
+
+        outcome, lines = self._flow.logs.executed(execute)
         return engine.report(task, outcome, log=lines)
 
     def report(self, task: TaskDefinition, result: Json) -> bool:
