@@ -360,7 +360,10 @@ _ROOTS = (BaseException, object)  #: bases of every error: no handler is for the
 
 
 def _error(problem: BaseException, most: int) -> dict[str, Any]:
-    kept = traceback.format_exception(type(problem), problem, _user_frames(problem.__traceback__))
+    frames = _user_frames(problem.__traceback__)
+    if frames is None and not isinstance(problem, FlowengineError):
+        frames = problem.__traceback__  # a defect of this package, and not raised on purpose
+    kept = traceback.format_exception(type(problem), problem, frames)
     try:
         message = str(problem)
     except Exception as worse:
@@ -386,13 +389,12 @@ def _demanded(problem: BaseException) -> float | None:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Cut the frames of this package off the beginning of a traceback."""
-    found = trace
-    while found is not None:
-        if not found.tb_frame.f_globals.get("__name__", "").startswith("flowengine."):
-            return found
-        found = found.tb_next
-    return trace
+    """Cut the frames of this package off the beginning of a traceback; None: it has no others."""
+    while trace is not None:
+        if not trace.tb_frame.f_globals.get("__name__", "").startswith("flowengine."):
+            return trace
+        trace = trace.tb_next
+    return None
 
 
 def on_own_stack_chunk(function: Callable[P, R]) -> Callable[P, R]:

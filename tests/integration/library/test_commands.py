@@ -116,6 +116,12 @@ def test_a_command_that_fails_quotes_its_standard_error(flow: Flow) -> None:
 
     with pytest.raises(RunFailed, match="ended with 4; it wrote to its standard error: the disk"):
         result_of(flow, fails)
+    (run,) = flow.engine.list()
+    (told,) = [
+        e["traceback"] for s in flow.engine.steps(run.id) if (e := s.error) and "traceback" in e
+    ]
+    # No frames: all of them would be those of flowengine.
+    assert told.startswith("flowengine.errors.CommandFailed: command 'sh' ended with 4;")
 
 
 @pytest.mark.parametrize(
