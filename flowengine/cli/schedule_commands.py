@@ -94,11 +94,13 @@ def remove(name: str, tenant: str | None) -> None:
 def trigger(name: str, inputs: Sequence[str], **given: Any) -> None:
     """Start a run of a schedule now, also if it is paused."""
     from flowengine.cli.database import acting_engine
+    from flowengine.evaluator.states import RunState
 
     given["actor"] = named_actor(given["actor"])
     with acting_engine() as engine:
         run_id = engine.schedules.trigger(name, inputs=dict(map(_input, inputs)), **given)
-    click.echo(f"run {run_id} is started")
+        is_queued = engine.get(run_id, tenant=given["tenant"]).state == RunState.QUEUED
+    click.echo(f"run {run_id} is {'queued behind another' if is_queued else 'started'}")
 
 
 @schedules.command()

@@ -121,6 +121,15 @@ def test_a_schedule_is_paused_triggered_and_resumed(flow: Flow, command: Command
     assert command().output.startswith("no schedules")
 
 
+def test_a_triggered_run_that_waits_for_another_is_told_as_queued(
+    flow: Flow, command: Command
+) -> None:
+    queue = Schedule("@yearly", overlap="queue", inputs={"day": "D"}, name="one by one")
+    flow.engine.schedules.put(daily.program(), daily.name, queue)
+    assert command("trigger", "one by one").output.endswith(" is started\n")
+    assert command("trigger", "one by one").output.endswith(" is queued behind another\n")
+
+
 def test_a_backfill_is_shown_before_it_is_made(flow: Flow, command: Command) -> None:
     span = "2023-11-12..2023-11-14"
     planned = command("backfill", "rows.daily", span, "--dry-run").output
