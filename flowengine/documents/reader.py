@@ -41,6 +41,14 @@ _SCHEMAS: dict[str, _Json] = {
     "date": {"type": ["string", "null"], "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"},
     "map": {"type": ["object", "null"]},
 }
+#: Of inputs with a description: the catalogue shows it in their schema.
+_JSON_TYPES = {
+    "text": "string",
+    "integer": "integer",
+    "number": "number",
+    "boolean": "boolean",
+    "list": "array",
+}
 _MAX_TASK = 100  # characters of a name
 
 
@@ -134,8 +142,8 @@ class _Builder:
         if not name.isidentifier():
             self._problems.add(key.place, f"the name of the input `{name}` is not an identifier")
         param: _Json = {"name": name, "type": _TYPES[declared.type]}
-        if declared.type in _SCHEMAS:
-            param["schema"] = _SCHEMAS[declared.type]
+        if declared.type in _SCHEMAS or declared.description:
+            param["schema"] = _schema(declared)
         default = node.get("default") if isinstance(node, MapNode) else None
         if default is not None and name not in filled:
             self._made.places[f"parameter {name!r}"] = default.place
@@ -180,6 +188,13 @@ class _Builder:
         listed = {step["name"] for step in steps}
         self._made.is_linkable = not graph.has_cycle() and listed == set(self._document.tasks)
         return steps
+
+
+def _schema(declared: Input) -> _Json:
+    schema = dict(_SCHEMAS.get(declared.type, {}))
+    if declared.type in _JSON_TYPES:
+        schema["type"] = [_JSON_TYPES[declared.type], "null"]
+    return {**schema, "description": declared.description} if declared.description else schema
 
 
 def _is_date(text: str) -> bool:

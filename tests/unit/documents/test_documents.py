@@ -19,8 +19,10 @@ from flowengine.documents import (
 from flowengine.documents.order import Graph
 from flowengine.documents.problems import Place, Problems
 from flowengine.documents.yaml_nodes import plain_scalar
-from flowengine.errors import InvalidDocument
-from flowengine.program import nodes, write_program
+from flowengine.engine.publication_drafts import input_schema
+from flowengine.errors import InvalidDocument, InvalidInputs
+from flowengine.program import link_program, nodes, write_program
+from flowengine.program.types import check_inputs
 from flowengine.testing import run_program
 
 DAILY = """\
@@ -315,6 +317,20 @@ def test_documents_that_start_each_other_with_one_place_are_refused() -> None:
         link_document(both["a"], both)
     with pytest.raises(InvalidDocument):
         link_document(both["b"], both)
+
+
+def test_the_description_of_an_input_is_in_the_schema_that_the_catalogue_shows() -> None:
+    inputs = (
+        "{day: {type: date, description: Of sale.}, n: {type: integer, description: Rows.}, x: any}"
+    )
+    text = f"inputs: {inputs}\ntasks: {{a: {{call: x.y, with: {{n: '${{inputs.n}}'}}}}}}\n"
+    plan = link_program(compile_document(text, "w").program)
+    shown = input_schema(plan.workflow("w"))["properties"]
+    assert shown["n"] == {"type": ["integer", "null"], "description": "Rows."}
+    assert (shown["day"]["description"], shown["x"]) == ("Of sale.", {})
+    given = {"day": "2026-11-15", "n": "many", "x": None}
+    with pytest.raises(InvalidInputs, match="input 'n': expected Long, found 'many'"):
+        check_inputs(plan.workflow("w"), given, plan.limits)
 
 
 def test_names_that_are_no_identifiers_are_indexes() -> None:
