@@ -57,13 +57,7 @@ class KeptFunctions:
         self._lock = threading.Lock()
 
     def keep(self, kept: KeptFunction) -> None:
-        """Keep a coroutine; those that were used least recently are dropped.
-
-        A plain ``def`` is not kept: its greenlet cannot go on in another thread.
-        """
-        if kept.activation.function.is_plain:
-            kept.activation.drop()
-            return
+        """Keep a coroutine; those that were used least recently are dropped."""
         evicted = []
         with self._lock:
             evicted.append(self._removed(kept.function.id))

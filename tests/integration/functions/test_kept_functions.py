@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,20 +81,3 @@ def test_no_more_coroutines_are_kept_than_the_setting_says(
             run.send(f"name {number}", str(number))
         work.settle()
         assert [run.result(timeout=0) for run in runs] == ["0", "1", "2", "3", "4"]
-
-
-@workflow(run=True)
-def plain(first: int) -> int:
-    begun.append(first)
-    return bodies.double(bodies.double(first))
-
-
-def test_a_plain_function_goes_on_in_any_thread(work: Worked) -> None:
-    """A greenlet is bound to its thread: it is not kept, and each activation replays."""
-    run = work.start(plain, 3)
-    while not run.info().is_final:
-        thread = threading.Thread(target=work.worker.poll, args=("default", 1))
-        thread.start()
-        thread.join()
-    assert run.result(timeout=0) == 12
-    assert begun == [3, 3, 3]

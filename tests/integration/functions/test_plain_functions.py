@@ -9,10 +9,6 @@ from pathlib import Path
 import pytest
 
 from flowengine import sleep, workflow
-from flowengine.authoring.functions import Activation
-from flowengine.evaluator import Step
-from flowengine.evaluator.states import ObjectType
-from flowengine.worker.kept_functions import KeptFunction, KeptFunctions
 from tests.integration.functions.bodies import double
 from tests.integration.functions.workers import IN_PLACE, WITH_TASKS, worked
 
@@ -56,13 +52,3 @@ def test_each_activation_of_a_plain_function_may_run_in_another_thread(
         in_a_thread(lambda: worker.pass_time(61))
         worker.settle()
         assert run.result(timeout=0) == [2, 4, 6]
-
-
-def test_a_plain_function_is_dropped_in_its_own_thread() -> None:
-    kept = KeptFunctions()
-    one = Activation(bill.activation.durable, {"n": 1}, step_id="s", started=0)
-    assert len(one.advance().calls) == 1
-    row = Step("s", "r", "k", "bill.bill", ObjectType.CALL, "bill/0/bill", None, 0)
-    kept.keep(KeptFunction(one, row, 1))
-    assert one.is_dropped
-    assert len(kept) == 0
