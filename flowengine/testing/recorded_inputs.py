@@ -246,6 +246,8 @@ def _outcome(row: Record) -> Outcome:
     if row["outcome"] == ACTIVATED:
         return from_json(codec.load(row["result"]))
     error = codec.load(row["error"])
+    if row["outcome"] == ACTIVATED:
+        return from_json(codec.load(row["result"]))
     if row["outcome"] == "lost":
         return Lost(error["message"])
     return Failed(error, retry=row["outcome"] == "failed")

@@ -1,0 +1,93 @@
+"""The rows of durable functions: sound for the doctor, exported, retried, forked and purged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from flowengine import event_facet, workflow
+from flowengine.engine.doctor import Doctor
+from flowengine.errors import RunFailed
+from flowengine.testing.replay import replay
+from tests.integration.functions import bodies
+from tests.integration.functions.workers import IN_PLACE, WITH_TASKS, Worked, worked
+
+broken: list[int] = []
+
+
+@event_facet
+def fragile(n: int) -> int:
+    bodies.made.append(n)
+    if n in broken:
+        raise bodies.Refused(f"broken {n}")
+    return n
+
+
+@workflow
+async def fragile_chain(count: int) -> list[int]:
+    return [await fragile(n) for n in range(count)]
+
+
+@pytest.fixture(params=[WITH_TASKS, IN_PLACE], ids=["tasks", "in-place"])
+def work(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Iterator[Worked]:
+    broken.clear()
+    with worked(database_url, tmp_path, **request.param) as work:
+        work.run(fragile_chain, 4)
+        bodies.made.clear()
+        yield work
+
+
+def test_the_doctor_finds_nothing_to_repair(work: Worked) -> None:
+    for flow, given in ((bodies.asks, "name"), (bodies.naps, 60.0), (bodies.survey, [1, 2])):
+        work.start(flow, given)
+    work.settle()
+    work.clock.now += 1_000
+    assert Doctor(work.engine).check(older_than=timedelta(0)) == []
+
+
+def test_a_retry_keeps_the_calls_before_the_failed_one(work: Worked) -> None:
+    broken.append(2)
+    run = work.start(fragile_chain, 4)
+    work.settle()
+    with pytest.raises(RunFailed, match="broken 2"):
+        run.result(timeout=0)
+    broken.clear()
+    run.retry()
+    work.settle()
+    assert run.result(timeout=0) == [0, 1, 2, 3]
+    assert bodies.made == [0, 1, 2, 2, 3]
+
+
+def test_a_run_is_retried_from_a_call(work: Worked) -> None:
+    run = work.start(fragile_chain, 4)
+    work.settle()
+    run.retry(from_step="fragile_chain.fragile_chain.fragile#1")
+    work.settle()
+    assert run.result(timeout=0) == [0, 1, 2, 3]
+    assert bodies.made == [0, 1, 2, 3, 1, 2, 3]
+
+
+def test_a_fork_takes_over_the_calls(work: Worked) -> None:
+    broken.append(3)
+    run = work.start(fragile_chain, 4)
+    work.settle()
+    broken.clear()
+    fork = run.fork()
+    work.settle()
+    assert fork.result(timeout=0) == [0, 1, 2, 3]
+    assert bodies.made == [0, 1, 2, 3, 3]
+    assert run.state == "FAILED"
+
+
+def test_an_exported_run_is_evaluated_again_with_the_same_decisions(
+    database_url: str, tmp_path: Path
+) -> None:
+    with worked(database_url, tmp_path, **WITH_TASKS, continuation=False) as work:
+        for flow, given in ((bodies.chain, 4), (bodies.caught, 3), (bodies.races, 3)):
+            run = work.start(flow, given)
+            work.settle()
+            assert run.info().is_final
+            replay(work.engine.export(run.id)).check()
