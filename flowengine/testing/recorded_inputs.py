@@ -23,6 +23,7 @@ from flowengine.evaluator.triggers import (
     Failed,
     Lost,
     Outcome,
+    RanAhead,
     Report,
     Started,
     StepContinue,
@@ -36,6 +37,7 @@ from flowengine.program.standard import RESULT, WAIT_FOR, WAITS
 from flowengine.store import codec
 from flowengine.store.commits import ACTIVATED
 from flowengine.store.records import STEP_COLUMNS, step_from
+from flowengine.testing.recorded_activations import calls_of, ran_ahead
 
 Record = Mapping[str, Any]  #: a row of the export, by column
 #: Outcomes of tries that reach the evaluator.
@@ -193,8 +195,23 @@ class RecordedInputs:
                 if not self._open_steps:
                     raise Unrecorded("no commit before it has begun a cancellation")
                 yield self._open_steps.pop()
+            elif name == RanAhead.__name__:
+                yield self._ran_ahead(recorded, step_key)
             elif name != CancelChildren.__name__:  # it changes other runs alone
                 yield Expand(step_key) if name == "Expand" else self._fact(name, step_key)
+
+    def _ran_ahead(self, recorded: Record, key: str) -> RanAhead:
+        before = self._before.steps
+        rows = [step for step in self._steps if step.key == key]
+        if not rows or before[key] is None:
+            raise Unrecorded(f"the export lacks the durable function {key}")
+        function = max(rows, key=lambda step: self._is_current(key, step.id))
+        calls = calls_of(self._steps, key)
+        paths = {call.path: call for call in calls} | {f"#{call.key}": call for call in calls}
+        named = [*recorded.get("steps", {}).get("succeeded", ())]
+        named += [row[0] for row in recorded.get("tries", ()) if row[3] in ("succeeded", "final")]
+        ends = sum(1 for name in named if name in paths)
+        return ran_ahead(recorded, before, function, calls, ends)
 
     def _fact(self, name: str, step_key: str) -> Trigger:
         kinds = (name, {"StepContinue": "ChildCompleted", "StepFail": "ChildFailed"}.get(name))
