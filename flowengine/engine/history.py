@@ -20,6 +20,7 @@ from flowengine.evaluator.triggers import (
     Answer,
     Failed,
     Lost,
+    RanAhead,
     Report,
     Started,
     Succeeded,
@@ -154,6 +155,9 @@ def summary(
                 first_tries.add(task.step_key)
             else:
                 found.setdefault("tries", []).append(_try(trigger))
+        elif isinstance(trigger, RanAhead):
+            if trigger.step_key in changes.ran_ahead:
+                found.setdefault("ahead", []).append(_ahead(trigger))
         elif isinstance(trigger, Action | Answer):
             found.setdefault("acts", []).append(_act(trigger))
         elif not isinstance(trigger, Started):
@@ -274,6 +278,19 @@ def _try(report: Report) -> list[Any]:
         ended = outcome.ended
         kind = _SUCCEEDED if isinstance(ended, Succeeded) else "final" if ended else _SUSPENDED
     return [_named(task.step_path, task.step_key), task.try_number, task.losses, kind, error_type]
+
+
+def _ahead(ahead: RanAhead) -> list[Any]:
+    """Return an activation that has no task: its calls by number, for their rows have the rest."""
+    report = ahead.report
+    ended = "" if report.ended is None else "result" if _has_result(report) else "error"
+    numbers = [call.number for call in report.calls]
+    told = [list(report.heard), list(report.cancelled)]
+    return [ahead.step_key, ahead.number, numbers, *told, ended, report.seen]
+
+
+def _has_result(report: ActivationEnded) -> bool:
+    return isinstance(report.ended, Succeeded)
 
 
 def _source(entry: CachedResult) -> list[Any]:

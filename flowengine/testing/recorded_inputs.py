@@ -7,15 +7,17 @@ leaves several rows of one step: an input belongs to the row that the run had at
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from flowengine.evaluator import Step, TaskDefinition, cancellation
 from flowengine.evaluator.activation_reports import from_json
+from flowengine.evaluator.call_statements import call_from_json, call_key
 from flowengine.evaluator.records import CachedResult, IterationChanges
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.evaluator.triggers import (
     Action,
+    ActivationEnded,
     Answer,
     CancelChildren,
     CancelSteps,
@@ -32,6 +34,7 @@ from flowengine.evaluator.triggers import (
     TimerFired,
     Trigger,
 )
+from flowengine.program.function_calls import FunctionCall
 from flowengine.program.plan import Plan
 from flowengine.program.standard import RESULT, WAIT_FOR, WAITS
 from flowengine.store import codec
@@ -93,6 +96,7 @@ class RecordedInputs:
         if "Started" in happened:
             yield self._start()
         yield from self._reports(recorded)
+        yield from self._ran_ahead(recorded)
         facts = [*self._interventions(recorded), *self._others(recorded)]
         # An action is evaluated before or behind the inputs of another kind.
         yield from sorted(facts, key=lambda trigger: happened.index(type(trigger).__name__))
@@ -156,6 +160,27 @@ class RecordedInputs:
             found.append(self._try((path, number, losses), outcome))
         found.sort(key=lambda task: task["position"])
         return [Report(_task(task, self._run_id), _outcome(task)) for task in found]
+
+    def _ran_ahead(self, recorded: Record) -> Iterator[RanAhead]:
+        """Rebuild the activations without a task from the rows of the function and its calls."""
+        generation = recorded.get("generation", 0)
+        known = {step.key: step for step in self._steps if step.generation <= generation}
+        for key, number, numbers, heard, cancelled, ended, seen in recorded.get("ahead", ()):
+            function = known.get(key)
+            keys = [] if function is None else [call_key(function.path, one) for one in numbers]
+            if function is None or not known.keys() >= set(keys):
+                raise Unrecorded(f"the export lacks the calls of the function {key}")
+            error = function.error
+            if ended == "error" and error is None:
+                raise Unrecorded(f"the export lacks the error of {function.path}")
+            report = ActivationEnded(
+                calls=tuple(_call(function, known[one]) for one in keys),
+                heard=tuple(heard),
+                cancelled=tuple(cancelled),
+                ended=_END[ended](function),
+                seen=seen,
+            )
+            yield RanAhead(function.id, key, number, report)
 
     def _try(self, key: tuple[str, int, int], outcome: str) -> Record:
         tries = self._tries[key]
@@ -257,11 +282,23 @@ def _task(row: Record, run_id: str) -> TaskDefinition:
     return task
 
 
+#: The end of a function that an activation without a task reported, from its row.
+_END: dict[str, Callable[[Step], Succeeded | Failed | None]] = {
+    "": lambda _: None,
+    "result": lambda function: Succeeded(function.returns),
+    "error": lambda function: Failed(function.error or {}, retry=False),
+}
+
+
+def _call(function: Step, row: Step) -> FunctionCall:
+    name = row.path.removeprefix(f"{function.path}.").rpartition("#")[0]
+    about = {"statement": row.address, "arguments": row.params, "digest": row.digest}
+    return call_from_json({"number": row.index, "name": name, "heard": row.heard, **about})
+
+
 def _outcome(row: Record) -> Outcome:
     if row["outcome"] == "succeeded":
         return Succeeded(codec.attributes(row["result"]))
-    if row["outcome"] == ACTIVATED:
-        return from_json(codec.load(row["result"]))
     error = codec.load(row["error"])
     if row["outcome"] == ACTIVATED:
         return from_json(codec.load(row["result"]))
