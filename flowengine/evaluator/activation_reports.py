@@ -25,6 +25,8 @@ def to_json(report: ActivationEnded) -> dict[str, Any]:
         found["failed"] = [report.failed.error, report.failed.retry]
     if report.is_partial:
         found["is_partial"] = True
+    if report.in_place:
+        found["in_place"] = report.in_place
     return found
 
 
@@ -43,4 +45,5 @@ def from_json(found: dict[str, Any]) -> ActivationEnded:
         seen=found["seen"],
         failed=Failed(*found["failed"]) if "failed" in found else None,
         is_partial=found.get("is_partial", False),
+        in_place=found.get("in_place", 0),
     )

@@ -25,6 +25,7 @@ def activation_ended(work: WorkingSet, function: Step, report: ActivationEnded) 
     work.touch(function)
     if work.run.alarm is not None and work.run.alarm.startswith(DIVERGED):
         work.run.alarm = None
+    work.run.step_count += report.in_place
     dropped = set(report.cancelled)
     for place, call in enumerate(report.calls):
         step = function_calls.create_call(work, function, call)

@@ -65,6 +65,7 @@ class ActivationEnded:
     seen: int = 0  #: the number of ends that it was told of, as the function's row counts them
     failed: Failed | None = None  #: how the first of `calls` failed: it was tried in place
     is_partial: bool = False  #: the function has made further calls, which the next one reports
+    in_place: int = 0  #: calls that it has recorded itself
 
 
 Outcome: TypeAlias = Succeeded | Failed | Lost | Delegated | ActivationEnded

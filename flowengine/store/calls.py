@@ -20,9 +20,11 @@ from flowengine.store.records import STEP_COLUMNS, step_from
 
 _COLUMNS = ", ".join(STEP_COLUMNS)
 _RANGE = "run_id = %s AND key >= %s AND key < %s AND NOT superseded"
+#: Without the arguments of calls: a replay compares their digests.
+_CALL = ", ".join("NULL" if name == "params" else name for name in STEP_COLUMNS)
 _RECORD = (
     f"SELECT {_COLUMNS} FROM flowengine_step WHERE run_id = %s AND key = %s AND NOT superseded "
-    f"UNION ALL SELECT {_COLUMNS} FROM flowengine_step WHERE {_RANGE}"
+    f"UNION ALL SELECT {_CALL} FROM flowengine_step WHERE {_RANGE}"
 )
 _LAST = f"SELECT created FROM flowengine_step WHERE {_RANGE} ORDER BY key DESC LIMIT 1"
 _BEHIND = "g"  # behind every hex digit

@@ -11,7 +11,7 @@ import functools
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from sqlalchemy.exc import DBAPIError
@@ -280,7 +280,7 @@ def _advanced(
             break
         progress = activation.advance(made)
     calls.record()
-    found = reported(failed)
+    found = replace(reported(failed), in_place=calls.recorded)
     kept.unreported = unmade[len(found.calls) :]
     left = {call.number for call in kept.unreported}
     kept.unreported_cancels = [number for number in cancelled if number in left]

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from flowengine import workflow
 from flowengine.assembly.embedded import Embedded
 from flowengine.assembly.launcher import EngineLauncher
 from flowengine.authoring import StartOptions
 from flowengine.engine.child_runs import child_run_id
 from flowengine.errors import RunFailed
-from flowengine.evaluator.states import ObjectType
+from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.settings import Settings
 from flowengine.testing import Flow
 from tests.integration.functions import bodies
@@ -116,6 +117,22 @@ def test_a_cancelled_run_leaves_nothing_open(work: Worked) -> None:
     run.cancel()
     assert run.info().state == "CANCELLED"
     assert {task.state for task in work.engine.tasks(run.id)} == {"completed"}
+
+
+def test_a_deadline_ends_a_function_with_its_calls(work: Worked) -> None:
+    run = work.start(hurried, "name")
+    work.settle()
+    work.pass_time(11)
+    with pytest.raises(RunFailed, match="has not ended within 10 s"):
+        run.result(timeout=0)
+    states = {step.path: step.state for step in run.steps()}
+    assert states["hurried.asks"] == StepState.ERROR
+    assert {state for path, state in states.items() if "#" in path} == {StepState.CANCELLED}
+
+
+@workflow
+def hurried(name: str) -> str:
+    return bodies.asks.within(10)(name)
 
 
 def test_plain_functions_are_recorded_in_place(work: Worked) -> None:

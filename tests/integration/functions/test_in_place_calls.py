@@ -62,6 +62,10 @@ def test_quick_calls_have_a_row_each_and_no_task(work: Worked) -> None:
     assert run.result(timeout=0) == 31
     assert len(calls(run)) == 30
     assert tasks(work, run) == ["chain@1"]
+    with work.engine.database.read() as session:
+        header = session.runs.header(run.id)
+    assert header is not None
+    assert header.view.step_count == 30 + 3  # the workflow, its block and the function
 
 
 def test_an_activation_that_has_lost_its_lease_records_nothing(work: Worked) -> None:
