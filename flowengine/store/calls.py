@@ -6,7 +6,7 @@ The keys of a function's calls are one range of the index of keys, in the order 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flowengine.evaluator import Step
@@ -111,8 +111,16 @@ def recorded(call: Step) -> RecordedCall:
     return RecordedCall(call.facet_name, call.digest or "", call.heard, changes, dropped)
 
 
+def result_of(returns: Mapping[str, Any]) -> Any:
+    """Return the result of a call. A facet of AFL, or a workflow of it, gives it another name."""
+    if RESULT in returns:
+        return returns[RESULT]
+    named = [value for name, value in returns.items() if name != "run"]
+    return named[0] if len(named) == 1 else dict(returns) or None
+
+
 def end_of(call: Step) -> CallEnd:
     if call.state == StepState.COMPLETE:
-        return CallEnd(call.index, call.updated, call.returns.get(RESULT))
+        return CallEnd(call.index, call.updated, result_of(call.returns))
     error: dict[str, Any] = call.error or {"type": "Cancelled", "message": "it has not completed"}
     return CallEnd(call.index, call.updated, error=error)

@@ -23,8 +23,8 @@ from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.event_loop import LoopCall, event_loop
 from flowengine.program.function_calls import CallEnd, CallKind, FunctionCall
-from flowengine.program.standard import RESULT
 from flowengine.store import codec
+from flowengine.store.calls import result_of
 from flowengine.store.recovery_queries import TIMEOUT
 from flowengine.worker.batch import BatchSizing
 from flowengine.worker.call_timeouts import CallTimeouts
@@ -164,7 +164,7 @@ class InPlaceCalls:
         step.state, step.updated = StepState.COMPLETE, now
         self._unrecorded.append(step)
         self._has_effects = self._has_effects or has_effects
-        return CallEnd(call.number, now, step.returns.get(RESULT))
+        return CallEnd(call.number, now, result_of(step.returns))
 
     def is_due(self) -> bool:
         """Whether the calls that were made must be recorded before their ends are told."""

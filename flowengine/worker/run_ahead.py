@@ -17,8 +17,8 @@ from flowengine.evaluator.call_statements import number_of_call
 from flowengine.evaluator.records import RUN_CALL
 from flowengine.evaluator.triggers import RanAhead, Report, Succeeded
 from flowengine.program.function_calls import CallEnd, Progress
-from flowengine.program.standard import RESULT
 from flowengine.store import codec
+from flowengine.store.calls import result_of
 from flowengine.worker.activations import report_of
 from flowengine.worker.in_place_calls import InPlacePolicy
 from flowengine.worker.kept_functions import KeptFunction, KeptFunctions, function_of_call
@@ -63,7 +63,7 @@ class RunAhead:
         for report in reports:
             assert isinstance(report.outcome, Succeeded)
             result = codec.plain(report.outcome.result)  # as it is read back
-            ends.append(CallEnd(number_of_call(report.task.step_key), now, result.get(RESULT)))
+            ends.append(CallEnd(number_of_call(report.task.step_key), now, result_of(result)))
         activation = kept.activation
         if not {end.number for end in ends} <= set(activation.open_numbers):
             activation.drop()  # it does not know all of its calls

@@ -14,6 +14,7 @@ repeated: its seed is in the name of the test.
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import sqlite3
 from collections import Counter, defaultdict
@@ -58,6 +59,7 @@ from tests.builders import (
 from tests.builders import (
     event as event_facet,
 )
+from tests.integration import simulated_function
 from tests.integration.interleaving import Died, Scheduler, reborn
 
 SEEDS = [0, *(pytest.param(n, marks=pytest.mark.chaos) for n in range(1, 9))]
@@ -87,6 +89,7 @@ FACETS = (
         options=OFTEN
         | {"rate": [{"key": "r", "count": 1, "per": 2.0}], "limit": [{"key": "all", "count": 2}]},
     ),
+    event_facet(simulated_function.NAME, "x", "y", options=OFTEN) | {"function": {"version": 1}},
     facet(
         "Twice",
         "a",
@@ -98,7 +101,7 @@ FACETS = (
         ),
     ),
 )
-WORKED = ["Do", "Flaky", "Fail", "Cached", "Limited", "Rated"]
+WORKED = ["Do", "Flaky", "Fail", "Cached", "Limited", "Rated", *simulated_function.FACETS]
 _FIRST_FAILS = ("Flaky", "Limited")
 _ANSWERED = ("Do", "Flaky", "Cached", "Limited", "Rated")
 
@@ -111,6 +114,16 @@ def answer(task: TaskDefinition) -> Outcome:
     if task.name in _FIRST_FAILS and task.try_number == 1:
         return Failed({"type": "Oops", "message": "not yet"})
     return Succeeded({"y": x + 1})
+
+
+Lots = random.Random | None  #: None: nothing goes wrong, and nothing is left to chance
+
+
+def outcome_of(engine: Engine, task: TaskDefinition, lots: Lots) -> Outcome | None:
+    """Return the outcome of any task; None: the lease of an activation was lost."""
+    if simulated_function.is_of_function(task):
+        return simulated_function.answer(engine, task, lots)
+    return answer(task)
 
 
 def collect(name: str, attribute: str = "y") -> Node:
@@ -212,6 +225,12 @@ PROGRAMS = {
         step("d", "Flaky", x=of("c.y")),
         yields=[to("W", out=of("d.y"))],
     ),
+    "a durable function": block(
+        step("a", "Do", x=given("n")),
+        step("roam", simulated_function.NAME, x=of("a.y")),
+        step("d", "Flaky", x=of("roam.y")),
+        yields=[to("W", out=of("d.y"))],
+    ),
     "a foreach with a limit that collects its errors": block(
         step("ok", "Flaky", x=given("v")),
         catching_when(
@@ -309,7 +328,9 @@ class World:
                     serve_queues(engine)  # nobody else moves the rate on
                 continue
             if self._is_honest:
-                assert engine.report(task, answer(task))
+                outcome = outcome_of(engine, task, None)
+                assert outcome is not None
+                assert engine.report(task, outcome)
                 continue
             if self._most_tries and self.random.random() < 0.2:
                 self._ask_for_more(engine, boot)
@@ -333,8 +354,12 @@ class World:
             self._hang()
             assert not engine.report(task, Succeeded({"y": -1})), "an older lease was accepted"
             return
+        outcome = outcome_of(engine, task, self.random)
+        if outcome is None:
+            self.seen["lost leases"] += 1
+            return
         if way == "record":
-            engine.record(task, answer(task))
+            engine.record(task, outcome)
             return
         if way == "late":
             # It hangs so long that the watchdog gives it up, perhaps; then it goes on.
@@ -344,15 +369,15 @@ class World:
             # As if it died after its commit, before it could admit the next task.
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(engine.after_commit, "admit", lambda *_: None)
-                self.seen["unadmitted"] += engine.report(task, answer(task))
+                self.seen["unadmitted"] += engine.report(task, outcome)
             return
-        accepted = engine.report(task, answer(task))
+        accepted = engine.report(task, outcome)
         if not accepted:
             self.seen["refused reports"] += 1
         if way == "late":
             self.suspects.discard(boot)
         if way == "twice":
-            again = self.random.choice([answer(task), Succeeded({"y": -1}), Lost("late")])
+            again = self.random.choice([outcome, Succeeded({"y": -1}), Lost("late")])
             assert not engine.report(task, again), "a second report was accepted"
             assert not engine.heartbeat(task)
 
