@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from flowengine.authoring import Workflow, event_facet_named
+from flowengine.authoring import FunctionFacet, Workflow, event_facet_named
 from flowengine.engine import Engine
 from flowengine.engine.in_flight import is_alive
 from flowengine.engine.recovery import report_lost_tries
@@ -257,9 +257,10 @@ class ClaudeAgentRunner:
         found = self.tools.find(name)
         if found is not None:
             return Blocking(found, run_in_place)
-        if not is_built_in(name):
-            return self._steps
         own = event_facet_named(name)
+        # A durable function is code of this process; the model does the calls without a handler.
+        if not is_built_in(name) and not isinstance(own, FunctionFacet):
+            return self._steps
         return None if own is None else Blocking(own, run_in_place)
 
     def _task_of(self, step_id: str) -> TaskDefinition:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from flowengine.authoring import WorkflowCall, event_facet_named
 from flowengine.engine import Engine
 from flowengine.errors import (
+    GiveUp,
     ModelAuthenticationFailed,
     ModelError,
     ModelPackageMissing,
@@ -119,7 +120,11 @@ class ModelSteps:
         step = current_step()
         task = self._task(step.idempotency_key)
         facet = self._engine.reporter.declared(task.name, task.flow_id)
-        assert facet is not None, "the plan of a run has the facets of its tasks"
+        if facet is None:  # the program of a durable function has no facets of its calls
+            raise GiveUp(
+                f"{task.name} is called by a durable function, whose program does not declare it: "
+                "no model knows its types; register it in the ToolRegistry of the runner"
+            )
         tools = self._tools(task)
         offered = tools.offered(task.name, self._only)
         rules = Rules(

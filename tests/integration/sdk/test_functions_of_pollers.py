@@ -10,7 +10,8 @@ import pytest
 
 from flowengine import event_facet, sleep, workflow
 from flowengine.engine import Engine
-from flowengine.sdk import AgentPoller, AgentPollerConfig, ToolRegistry
+from flowengine.models import ScriptedModel
+from flowengine.sdk import AgentPoller, AgentPollerConfig, ClaudeAgentRunner, ToolRegistry
 from flowengine.settings import Settings
 from tests.integration.engines import opened
 from tests.integration.sdk.pollers import WAIT, started
@@ -61,3 +62,19 @@ def test_a_registry_takes_a_function_under_the_names_of_its_activations() -> Non
     registry = ToolRegistry()
     assert registry.register(order) is order
     assert registry.registered_names() == ["function_pollers.order@3"]
+
+
+def test_a_runner_with_a_model_runs_a_function_with_registered_tools(engine: Engine) -> None:
+    tools = ToolRegistry()
+    tools.register(note)
+    tools.register("function_pollers.Pay", lambda given: {"result": f"paid {given['cents']}"})
+    runner = ClaudeAgentRunner(engine, tools, model=ScriptedModel(["never asked"]))
+    with runner:
+        assert runner.run(order, {"cents": 5}).outputs["result"][0] == "paid 5"
+
+
+def test_a_call_without_a_handler_is_refused_where_a_model_does_the_steps(engine: Engine) -> None:
+    with ClaudeAgentRunner(engine, ToolRegistry(), model=ScriptedModel(["never asked"])) as runner:
+        ended = runner.run(order, {"cents": 5})
+    assert not ended.success
+    assert "register it in the ToolRegistry of the runner" in str(ended.error)
