@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 from sqlalchemy import create_engine
 
-from flowengine import Retry, RunFailed, event_facet, foreach, workflow
+from flowengine import Retry, RunFailed, event_facet, foreach, gather, workflow
 from flowengine.assembly import FlowEngine
 from flowengine.authoring import set_launcher_source, set_task_list_source
 from flowengine.settings import Settings
@@ -52,6 +52,16 @@ def outer(n: int) -> int:
 @workflow(name="eager.inner")
 def inner(n: int) -> int:
     return double(n)
+
+
+@workflow(name="eager.function")
+async def function(n: int) -> list[int]:
+    found = await gather(double.acall(n), double.acall(n + 1))
+    try:
+        await fails.acall(n)
+    except ValueError:
+        found.append(await flaky.acall(await inner.acall(n)))
+    return found
 
 
 @event_facet(name="eager.starts")
@@ -104,6 +114,12 @@ def test_a_started_run_has_ended_when_start_returns(
 def test_retries_and_child_runs_are_executed_too(app: Celery) -> None:
     TRIES.clear()
     assert outer.start(3).result(timeout=0) == 12
+    assert len(TRIES) == 3
+
+
+def test_a_durable_function_is_executed_with_its_calls_and_runs(app: Celery) -> None:
+    TRIES.clear()
+    assert function.start(3).result(timeout=0) == [6, 8, 6]
     assert len(TRIES) == 3
 
 
