@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from flowengine.authoring.current_function import REPLACEMENTS
 from flowengine.authoring.source_names import UNKNOWN, FunctionTree, SourceNames, source_tree
 from flowengine.program.nodes import Location
 
@@ -71,6 +72,7 @@ class _BodyLinter(SourceNames):
     def __init__(self, function: Callable[..., Any], tree: FunctionTree) -> None:
         super().__init__(function, tree)
         self._globals: dict[str, Any] = function.__globals__
+        self._is_async = isinstance(tree, ast.AsyncFunctionDef)
 
     def findings(self) -> list[tuple[int, str]]:
         """Return line and message of each finding, in source order."""
@@ -97,6 +99,21 @@ class _BodyLinter(SourceNames):
                         "the order of a set differs between processes: iterate over "
                         "sorted(…), or over a list"
                     )
+            case ast.Expr(ast.Call(func)) if self._is_async and self._is_facet(func):
+                name = ast.unparse(func)
+                yield f"`{name}` is called and never awaited: write `await {name}(…)`"
+            case ast.Call(func) if construct := self._construct(func):
+                yield (
+                    f"`{construct}` makes steps of a traced workflow, and this function is run: "
+                    f"write `{REPLACEMENTS[construct]}`"
+                )
+            case ast.Call(ast.Attribute(flow, "start" | "astart" | "start_many")) if self._is_facet(
+                flow
+            ):
+                yield (
+                    f"`{ast.unparse(flow)}` is started by each replay once more: await its call, "
+                    "or start it in an event facet"
+                )
             case ast.Call(ast.Attribute(ast.Name(name), method)) if method in _CHANGES:
                 if self._is_mutable(name):
                     yield self._changed(name)
@@ -137,6 +154,19 @@ class _BodyLinter(SourceNames):
             case ast.Call(func):
                 return self.dotted(func) in _SETS
         return False
+
+    def _is_facet(self, node: ast.expr) -> bool:
+        """Whether an expression is a decorated function, or one with other options."""
+        match node:
+            case ast.Call(ast.Attribute(inner, "named" | "within" | "with_options" | "options")):
+                return self._is_facet(inner)
+            case ast.Attribute(inner, "acall"):
+                return self._is_facet(inner)
+        return hasattr(self.resolved(node), "step_name")
+
+    def _construct(self, node: ast.expr) -> str:
+        module, _, name = self.dotted(node).rpartition(".")
+        return name if name in REPLACEMENTS and module.partition(".")[0] == "flowengine" else ""
 
     def _is_mutable(self, name: str) -> bool:
         found = UNKNOWN if name in self.local else self._globals.get(name, UNKNOWN)

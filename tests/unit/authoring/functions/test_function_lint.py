@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from flowengine import event_facet, now, random, uuid, workflow
+from flowengine import event_facet, foreach, now, random, uuid, workflow
 from flowengine.authoring.function_lint import function_findings
 from flowengine.authoring.validation import findings_of
 
@@ -29,6 +29,11 @@ seen: list[str] = []
 @event_facet
 def ask(text: str) -> str:
     return text
+
+
+@workflow
+def graph(text: str) -> str:
+    return ask(text)
 
 
 async def reads_a_clock(text):
@@ -93,9 +98,31 @@ async def iterates_over_a_set(text):
     return [await ask(one) for one in set(text)]
 
 
+async def awaits_nothing(text):
+    ask(text)
+    return await ask(text)
+
+
+async def awaits_no_named_call(text):
+    ask.named("x").acall(text)
+    return await ask(text)
+
+
+async def traces(text):
+    return foreach([text], ask)
+
+
+async def starts(text):
+    return graph.start(text)
+
+
 @pytest.mark.parametrize(
     ("body", "finding"),
     [
+        (awaits_nothing, r"`ask` is called and never awaited: write `await ask\(…\)`"),
+        (awaits_no_named_call, "never awaited"),
+        (traces, r"`foreach` makes steps of a traced workflow, .* write `await gather"),
+        (starts, "`graph` is started by each replay once more: await its call"),
         (
             reads_a_clock,
             "`time.time` reads the clock, .* another value: write now()",
