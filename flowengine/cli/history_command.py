@@ -72,7 +72,10 @@ def entry_lines(entry: HistoryEntry) -> Iterator[str]:
     for one in entry.tries:
         if one.outcome != "succeeded" or one.number > 1:
             error = f" with {one.error_type}" if one.error_type else ""
-            yield f"{shown_path(one.path)}: try {one.number} {one.outcome}{error}"
+            # The transition below says that the function waits.
+            ended = f"activation {one.number}" if one.outcome == "suspended" else ""
+            ended = ended or f"try {one.number} {one.outcome}{error}"
+            yield f"{shown_path(one.path)}: {ended}"
     steps = steps_of(entry)
     for step in steps[:_MAX_STEPS]:
         status = step_status(step.state)

@@ -172,3 +172,13 @@ def test_the_command_says_which_runs_do_not_fit(flow: Flow, tmp_path: Path) -> N
     (found,) = json.loads(done.output)["replayed"]
     assert found["run_id"] == run.id
     assert "the record has replay_shop.ask" in found["problem"]
+
+
+def test_the_history_names_activations(flow: Flow, tmp_path: Path) -> None:
+    run = flow.start(workflow(name="replay_check.told")(before), "why")
+    flow.settle()
+    url = f"sqlite:///{tmp_path}/flow.db"
+    environment = {**os.environ, "FLOWENGINE_DATABASE_URL": url}
+    done = CliRunner().invoke(main, ["history", run.id], env=environment)
+    assert "told.told: activation 1\n" in done.output
+    assert "◔ told.told  waits for its calls\n" in done.output
