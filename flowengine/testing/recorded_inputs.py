@@ -7,17 +7,15 @@ leaves several rows of one step: an input belongs to the row that the run had at
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from flowengine.evaluator import Step, TaskDefinition, cancellation
 from flowengine.evaluator.activation_reports import from_json
-from flowengine.evaluator.call_statements import call_from_json, call_key
 from flowengine.evaluator.records import CachedResult, IterationChanges
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.evaluator.triggers import (
     Action,
-    ActivationEnded,
     Answer,
     CancelChildren,
     CancelSteps,
@@ -25,7 +23,6 @@ from flowengine.evaluator.triggers import (
     Failed,
     Lost,
     Outcome,
-    RanAhead,
     Report,
     Started,
     StepContinue,
@@ -34,21 +31,17 @@ from flowengine.evaluator.triggers import (
     TimerFired,
     Trigger,
 )
-from flowengine.program.function_calls import FunctionCall
 from flowengine.program.plan import Plan
 from flowengine.program.standard import RESULT, WAIT_FOR, WAITS
 from flowengine.store import codec
 from flowengine.store.commits import ACTIVATED
 from flowengine.store.records import STEP_COLUMNS, step_from
-from flowengine.testing.recorded_activations import calls_of, ran_ahead
+from flowengine.testing.recorded_activations import Unrecorded as Unrecorded
+from flowengine.testing.recorded_activations import ran_ahead
 
 Record = Mapping[str, Any]  #: a row of the export, by column
 #: Outcomes of tries that reach the evaluator.
 _REPORTED = ("succeeded", "failed", "final", "lost", ACTIVATED)
-
-
-class Unrecorded(Exception):
-    """The export does not have an input of a commit."""
 
 
 class Rows(Protocol):
@@ -96,7 +89,10 @@ class RecordedInputs:
         if "Started" in happened:
             yield self._start()
         yield from self._reports(recorded)
-        yield from self._ran_ahead(recorded)
+        if "ahead" in recorded:
+            generation = recorded.get("generation", 0)
+            known = {step.key: step for step in self._steps if step.generation <= generation}
+            yield from ran_ahead(recorded, known)
         facts = [*self._interventions(recorded), *self._others(recorded)]
         # An action is evaluated before or behind the inputs of another kind.
         yield from sorted(facts, key=lambda trigger: happened.index(type(trigger).__name__))
@@ -161,27 +157,6 @@ class RecordedInputs:
         found.sort(key=lambda task: task["position"])
         return [Report(_task(task, self._run_id), _outcome(task)) for task in found]
 
-    def _ran_ahead(self, recorded: Record) -> Iterator[RanAhead]:
-        """Rebuild the activations without a task from the rows of the function and its calls."""
-        generation = recorded.get("generation", 0)
-        known = {step.key: step for step in self._steps if step.generation <= generation}
-        for key, number, numbers, heard, cancelled, ended, seen in recorded.get("ahead", ()):
-            function = known.get(key)
-            keys = [] if function is None else [call_key(function.path, one) for one in numbers]
-            if function is None or not known.keys() >= set(keys):
-                raise Unrecorded(f"the export lacks the calls of the function {key}")
-            error = function.error
-            if ended == "error" and error is None:
-                raise Unrecorded(f"the export lacks the error of {function.path}")
-            report = ActivationEnded(
-                calls=tuple(_call(function, known[one]) for one in keys),
-                heard=tuple(heard),
-                cancelled=tuple(cancelled),
-                ended=_END[ended](function),
-                seen=seen,
-            )
-            yield RanAhead(function.id, key, number, report)
-
     def _try(self, key: tuple[str, int, int], outcome: str) -> Record:
         tries = self._tries[key]
         if not tries:
@@ -220,23 +195,8 @@ class RecordedInputs:
                 if not self._open_steps:
                     raise Unrecorded("no commit before it has begun a cancellation")
                 yield self._open_steps.pop()
-            elif name == RanAhead.__name__:
-                yield self._ran_ahead(recorded, step_key)
             elif name != CancelChildren.__name__:  # it changes other runs alone
                 yield Expand(step_key) if name == "Expand" else self._fact(name, step_key)
-
-    def _ran_ahead(self, recorded: Record, key: str) -> RanAhead:
-        before = self._before.steps
-        rows = [step for step in self._steps if step.key == key]
-        if not rows or before[key] is None:
-            raise Unrecorded(f"the export lacks the durable function {key}")
-        function = max(rows, key=lambda step: self._is_current(key, step.id))
-        calls = calls_of(self._steps, key)
-        paths = {call.path: call for call in calls} | {f"#{call.key}": call for call in calls}
-        named = [*recorded.get("steps", {}).get("succeeded", ())]
-        named += [row[0] for row in recorded.get("tries", ()) if row[3] in ("succeeded", "final")]
-        ends = sum(1 for name in named if name in paths)
-        return ran_ahead(recorded, before, function, calls, ends)
 
     def _fact(self, name: str, step_key: str) -> Trigger:
         kinds = (name, {"StepContinue": "ChildCompleted", "StepFail": "ChildFailed"}.get(name))
@@ -280,20 +240,6 @@ def _task(row: Record, run_id: str) -> TaskDefinition:
     task.try_number, task.losses = row["try_number"], row["losses"]
     task.created = row["created"]
     return task
-
-
-#: The end of a function that an activation without a task reported, from its row.
-_END: dict[str, Callable[[Step], Succeeded | Failed | None]] = {
-    "": lambda _: None,
-    "result": lambda function: Succeeded(function.returns),
-    "error": lambda function: Failed(function.error or {}, retry=False),
-}
-
-
-def _call(function: Step, row: Step) -> FunctionCall:
-    name = row.path.removeprefix(f"{function.path}.").rpartition("#")[0]
-    about = {"statement": row.address, "arguments": row.params, "digest": row.digest}
-    return call_from_json({"number": row.index, "name": name, "heard": row.heard, **about})
 
 
 def _outcome(row: Record) -> Outcome:
