@@ -16,8 +16,8 @@ from tests.servers import PostgresServer
 
 #: Of all commits one in so many; the chaos run takes each.
 KILLS = [
-    ("sqlite", "in-place", "after", 17),
-    ("postgresql", "tasks", "before", 29),
+    ("sqlite", "in-place", "after", 13),
+    ("postgresql", "tasks", "before", 19),
     *(
         pytest.param((database, kind, moment, 1), marks=pytest.mark.chaos)
         for database in ("sqlite", "postgresql")
