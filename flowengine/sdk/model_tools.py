@@ -19,6 +19,7 @@ from flowengine.authoring import EventFacet, WorkflowCall
 from flowengine.errors import DoesNotFit, RunnerRefused
 from flowengine.log_context import logged_step
 from flowengine.models import Tool, ToolCall, ToolResult
+from flowengine.program.function_options import function_of
 from flowengine.program.json_schemas import object_schema
 from flowengine.program.limits import clipped
 from flowengine.program.nodes import FacetKind, Field, Json, Schemas
@@ -67,7 +68,9 @@ class ModelTools:
     ) -> None:
         """`limits` are the bytes and the depth of a value."""
         self._registry, self._limits, self._max_checks = registry, limits, max_checks
-        names = tool_names(registry.registered_names())
+        # Only activations run a durable function: a model cannot call one in place.
+        callable_names = [n for n in registry.registered_names() if function_of(n) is None]
+        names = tool_names(callable_names)
         self._offers = {tool: _offer(registry, plan, name, tool) for name, tool in names.items()}
 
     def offered(self, without: str, only: Collection[str] | None) -> dict[str, Tool]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from flowengine.errors import ToolRefused
 from flowengine.program import Plan, Program
+from flowengine.program.function_options import without_version
 from flowengine.program.json_schemas import object_schema
 from flowengine.program.nodes import (
     Argument,
@@ -62,6 +63,8 @@ def _with_workflows(declarations: Iterable[Declaration]) -> Iterable[Declaration
             continue
         yield one
         if isinstance(one, FacetDeclaration) and one.kind is FacetKind.EVENT:
+            if one.function is not None and without_version(one.name) in names:
+                continue  # a durable function is a tool by its own workflow
             name = one.name + _AS_TOOL
             if name in names:
                 reason = f"the program declares {name}, the name of its workflow as a tool"
@@ -88,6 +91,8 @@ def tools_of(plan: Plan) -> dict[str, ProgramTool]:
             continue
         if facet.kind is FacetKind.WORKFLOW and _is_of_event(plan, facet.name):
             continue
+        if facet.function is not None and without_version(facet.name) in plan.facets:
+            continue
         is_event = facet.kind is FacetKind.EVENT
         tool = _tool(facet, facet.name + _AS_TOOL if is_event else facet.name)
         if tool.name in found:
@@ -107,7 +112,7 @@ def _is_of_event(plan: Plan, name: str) -> bool:
 
 
 def _tool(facet: FacetPlan, workflow: str) -> ProgramTool:
-    name = facet.name.replace(".", "_")
+    name = without_version(facet.name).replace(".", "_")
     if len(name) > _MAX_NAME:
         raise ToolRefused(facet.name, f"the name of a tool has at most {_MAX_NAME} characters")
     inputs: dict[str, Any] = object_schema(facet.params, facet.schemas, nullable=True)

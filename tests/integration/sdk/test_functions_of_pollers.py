@@ -11,7 +11,10 @@ import pytest
 from flowengine import event_facet, sleep, workflow
 from flowengine.engine import Engine
 from flowengine.models import ScriptedModel
+from flowengine.program import link_program
 from flowengine.sdk import AgentPoller, AgentPollerConfig, ClaudeAgentRunner, ToolRegistry
+from flowengine.sdk.model_tools import ModelTools
+from flowengine.sdk.program_tools import tools_of, with_tool_workflows
 from flowengine.settings import Settings
 from tests.integration.engines import opened
 from tests.integration.sdk.pollers import WAIT, started
@@ -78,3 +81,25 @@ def test_a_call_without_a_handler_is_refused_where_a_model_does_the_steps(engine
         ended = runner.run(order, {"cents": 5})
     assert not ended.success
     assert "register it in the ToolRegistry of the runner" in str(ended.error)
+
+
+@workflow(name="function_pollers.shop")
+def shop(cents: int) -> list[str]:
+    return order(cents)
+
+
+@pytest.mark.parametrize("flow", [order, shop], ids=["function", "graph"])
+def test_a_function_is_one_tool_of_its_program(flow: Any) -> None:
+    plan = link_program(with_tool_workflows(flow.program()))
+    tools = tools_of(plan)
+    tool = tools["function_pollers_order"]
+    assert plan.workflow(tool.workflow).params[0].name == "cents"
+    assert sorted(tools) == sorted({"function_pollers_order", flow.name.replace(".", "_")})
+
+
+def test_a_model_is_offered_no_function_as_tool() -> None:
+    registry = ToolRegistry()
+    registry.register(order)
+    registry.register(note)
+    tools = ModelTools(registry, link_program(shop.program()), (1_000, 10), 1_000)
+    assert [tool.name for tool in tools.offered("", None).values()] == ["function_pollers__Note"]
