@@ -19,6 +19,7 @@ from flowengine.authoring.signatures import Signature, signature_of, starred_par
 from flowengine.authoring.task_lists import TaskListSource, routed_list
 from flowengine.errors import AuthoringError
 from flowengine.lazy import lazy
+from flowengine.program.function_options import without_version
 from flowengine.program.nodes import EventOptions, FacetKind, FunctionOptions, Location, Mixin
 from flowengine.program.standard import STANDARD, is_built_in
 
@@ -50,7 +51,8 @@ class Definition:
         if self.names_list or self.kind is not FacetKind.EVENT:
             return self.given
         try:
-            found = self.find_list(self.name)
+            # Of a durable function all versions have the route of its name.
+            found = self.find_list(without_version(self.name))
         except Exception as problem:
             raise AuthoringError(
                 f"{self.title} has no task list: {type(problem).__name__}: {problem}; correct "

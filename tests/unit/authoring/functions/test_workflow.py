@@ -32,7 +32,12 @@ from flowengine import (
     when,
     workflow,
 )
-from flowengine.authoring import FunctionFacet, event_facet_named, workflow_named
+from flowengine.authoring import (
+    FunctionFacet,
+    event_facet_named,
+    set_task_list_source,
+    workflow_named,
+)
 from flowengine.authoring.functions import Activation
 from flowengine.program import link_program, program_hash
 from flowengine.program.event_options import EventOptions
@@ -179,6 +184,19 @@ def test_an_alias_of_a_function_finds_its_activations_too() -> None:
 
     assert event_facet_named("t.before@3") is moved.activation
     assert workflow_named("t.before") is moved
+
+
+def test_the_route_of_a_function_is_that_of_its_name() -> None:
+    @workflow(name="t.routed", version=4)
+    async def routed() -> int:
+        return 1
+
+    before = set_task_list_source({"t.routed": "agents"}.get)
+    try:
+        assert routed.activation.options.task_list == "agents"
+    finally:
+        set_task_list_source(before)
+    assert routed.activation.options.task_list == "default"
 
 
 # --- Calls ------------------------------------------------------------------------------------
