@@ -3,22 +3,21 @@
 Options are validated when the decorator is applied, so that the error names the
 facet and its line. A decorator object holds only the options and can be applied
 to any number of functions.
-
-``charge = event_facet(charge_task)`` makes an existing Celery task an event facet, unchanged.
-This layer does not import Celery: it recognises a task by its attributes. The facet keeps the
-task's name, its queue or route as task list, its time limit as timeout, and `autoretry_for` with
-`max_retries` and `default_retry_delay` as retry policy. `self.retry()` in the body raises the
-error it was given and so ends the try: the engine retries, not Celery.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
+from flowengine.authoring.celery_tasks import (
+    adapted_task,
+    is_celery_task,
+    non_retryable,
+    route_of,
+)
 from flowengine.authoring.deadlines import deadline_mixins
 from flowengine.authoring.definitions import Definition, define
 from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
@@ -72,12 +71,12 @@ class EventFacetDecorator(_Decorator):
         options = self._options
         run = fn
         find_list: TaskListSource = routed_list
-        if _is_celery_task(fn):
-            run, options = _adapt_task(fn, options)
-            find_list = _route_of(fn)
+        if is_celery_task(fn):
+            run, options = adapted_task(fn, options)
+            find_list = route_of(fn)
         event: EventFacet[..., Any] = EventFacet(_define(FacetKind.EVENT, run, options, find_list))
         if run is not fn:
-            event.is_final = _non_retryable(fn)
+            event.is_final = non_retryable(fn)
         breaker = options.get("breaker")
         event.breaker = Breaker(breaker) if isinstance(breaker, str) else breaker
         register_event_facet(event)
@@ -251,64 +250,3 @@ def _define(
         mixins=deadline_mixins(given.get("deadline")),
         is_run=is_run,
     )
-
-
-def _is_celery_task(value: Any) -> bool:
-    """Whether the value is a Celery task, or the lazy proxy of one."""
-    return all(hasattr(value, name) for name in ("run", "name", "apply_async", "max_retries"))
-
-
-def _adapt_task(task: Any, given: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return the function and the options of a facet; `given` overrides the task's own."""
-    retries = tuple(getattr(task, "autoretry_for", None) or ())
-    options: dict[str, Any] = {"name": task.name}
-    if getattr(task, "queue", None):
-        options["task_list"] = task.queue
-    limit = getattr(task, "soft_time_limit", None) or getattr(task, "time_limit", None)
-    if limit:
-        options["timeout"] = limit
-    if retries:
-        kwargs = {"max_retries": task.max_retries, **(getattr(task, "retry_kwargs", None) or {})}
-        limit, backoff = kwargs["max_retries"], getattr(task, "retry_backoff", False)
-        wait = kwargs.get("countdown", backoff or task.default_retry_delay)
-        options["retry"] = RetryPolicy(
-            attempts=1 + (3 if limit is None else limit),
-            first_wait=float(wait),
-            factor=2.0 if backoff else 1.0,
-            max_wait=float(getattr(task, "retry_backoff_max", 600)),
-        )
-    options.update(given)
-    # Celery wraps `run` for autoretry; the wrapper preserves the signature.
-    wraps = getattr(task.run, "__func__", task.run)
-
-    @functools.wraps(wraps)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return task.run(*args, **kwargs)
-
-    # The signature of a bound task has no `self`.
-    run.__signature__ = inspect.signature(task.run)  # type: ignore[attr-defined]
-    return run, options
-
-
-def _route_of(task: Any) -> TaskListSource:
-    """Return a function that asks the task's app where its messages go."""
-
-    def find(_name: str) -> str | None:
-        route = task.app.amqp.router.route({}, task.name, task_type=task)
-        queue = route.get("queue")
-        return None if queue is None else str(getattr(queue, "name", queue))
-
-    return find
-
-
-def _non_retryable(task: Any) -> Callable[[BaseException], bool]:
-    """Return a predicate for the errors that Celery would not retry."""
-    retries = tuple(getattr(task, "autoretry_for", None) or ())
-    excluded = tuple(getattr(task, "dont_autoretry_for", None) or ())
-
-    def is_final(problem: BaseException) -> bool:
-        if not retries:
-            return False
-        return isinstance(problem, excluded) or not isinstance(problem, retries)
-
-    return is_final

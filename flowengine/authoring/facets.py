@@ -32,6 +32,7 @@ from flowengine.authoring.launcher_slot import (
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.options import Breaker, option_problems
 from flowengine.authoring.order import Order, preceding_steps
+from flowengine.authoring.plain_calls import resolved, run_awaitable
 from flowengine.authoring.registry import register_standard
 from flowengine.authoring.scopes import checked_step_name, current_scope
 from flowengine.authoring.standard import CHILD_DEFINITION, WorkflowCall
@@ -195,7 +196,7 @@ class EventFacet(Decorated[P, R]):
         """
         returned = self.call(data)
         if inspect.isawaitable(returned):
-            returned = _run(returned)
+            returned = run_awaitable(returned)
         return self.written(returned)
 
     def call(self, data: Mapping[str, Json]) -> Any:
@@ -332,30 +333,3 @@ class Workflow(Decorated[P, R]):
 
 
 refuse_celery_names(Decorated)
-
-
-def resolved(returned: Any) -> Any:
-    """Return the result of a facet called as plain Python, also of an async one.
-
-    Inside a running event loop blocking is not allowed: the caller awaits the coroutine. Elsewhere
-    it runs in the loop in which workers run it, where a client of its module keeps working.
-    """
-    if not inspect.isawaitable(returned):
-        return returned
-    import asyncio
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return _run(returned)
-    return returned
-
-
-def _run(awaitable: Any) -> Any:
-    """Run a coroutine in the event loop of this process.
-
-    Imported here: asyncio takes a tenth of the time of `flowengine --help`.
-    """
-    from flowengine.event_loop import event_loop
-
-    return event_loop().run(awaitable)

@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from flowengine.authoring.definitions import Definition
-from flowengine.authoring.facets import EventFacet, Workflow, resolved
+from flowengine.authoring.facets import EventFacet, Workflow
+from flowengine.authoring.plain_calls import resolved
 from flowengine.authoring.scopes import current_scope
 from flowengine.errors import FunctionMisuse
 from flowengine.lazy import lazy

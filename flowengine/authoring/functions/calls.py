@@ -17,9 +17,10 @@ from typing import Any, ParamSpec, TypeVar
 from flowengine.authoring.annotations import Annotation
 from flowengine.authoring.current_function import awaited_plainly, current_activation
 from flowengine.authoring.definitions import Definition
-from flowengine.authoring.facets import Decorated, EventFacet, resolved
+from flowengine.authoring.facets import Decorated, EventFacet
 from flowengine.authoring.functions.pending_calls import Callee, PendingCall, pending_call
 from flowengine.authoring.locations import location_of, user_location
+from flowengine.authoring.plain_calls import resolved
 from flowengine.errors import FunctionMisuse
 from flowengine.program.event_options import NO_OPTIONS
 from flowengine.program.function_calls import CallKind
