@@ -16,6 +16,7 @@ from flowengine.cli import configuration
 from flowengine.cli.database import acting_engine, open_engine
 from flowengine.cli.streams import json_of
 from flowengine.cli.terminal import console, line, print_table, table_of
+from flowengine.engine.results import duration
 from flowengine.engine.schedule_records import ScheduleInfo
 from flowengine.errors import InvalidSchedule
 from flowengine.scheduling.states import ScheduleState
@@ -90,6 +91,8 @@ def show(name: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
         label = "next tick  " if info.state == ScheduleState.ACTIVE else "because    "
         console.print(line(label, told, limit=_MAX_CELL))
     others = {k: v for k, v in info.definition.items() if k not in ("cron", "every", "timezone")}
+    if jitter := others.pop("jitter", None):
+        console.print(line("jitter     ", f"up to {duration(round(jitter * 1000))}"))
     for key, value in others.items():
         console.print(line(f"{key:<11}", value if isinstance(value, str) else json_of(value, None)))
     if ticks:

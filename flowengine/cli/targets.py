@@ -68,6 +68,8 @@ def import_target(name: str) -> ModuleType:
         if sys.path[0] != folder:
             sys.path.insert(0, folder)
         name = path.stem
+    elif "/" in name and (Path(name) / "__init__.py").is_file():
+        name = ".".join(Path(name).parts)  # a package as shells complete it: `shop/`
     if not all(name.split(".")):
         raise click.ClickException(
             f"{name!r} is not a module: use a module that can be imported from {here}, or a file "

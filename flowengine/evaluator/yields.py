@@ -186,4 +186,4 @@ def yielded(
     try:
         return [(y.levels, scope.values(y.attributes)) for y in plan.yields]
     except EvaluationError as error:
-        raise StepFailed(error.kind, f"yield: {error}", path) from None
+        raise StepFailed(error.kind, f"in its result: {error}", path) from None

@@ -162,8 +162,9 @@ def test_a_package_is_checked_with_all_its_modules(tmp_path: Path) -> None:
         (package / "__init__.py").write_text("")
     (inner / "typed.py").write_text(TYPED)
     (tmp_path / "shop" / "__main__.py").write_text("raise SystemExit('was run')")
-    ((file, line, _),) = problems(tmp_path, "shop")
-    assert (file, line) == ("shop/inner/typed.py", 17)
+    for target in ("shop", "shop/", "shop/inner/"):  # as a shell completes it
+        ((file, line, _),) = problems(tmp_path, target)
+        assert (file, line) == ("shop/inner/typed.py", 17)
 
 
 def test_problems_are_shown_by_file(tmp_path: Path) -> None:

@@ -47,7 +47,9 @@ def flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Flow]:
     monkeypatch.setenv("FLOWENGINE_DATABASE_URL", url)
     monkeypatch.chdir(tmp_path)
     # Not in the decorator: every process of the tests imports this, and would publish it.
-    morning = Schedule("0 6 * * *", timezone="Europe/Berlin", inputs={"day": tick.date})
+    morning = Schedule(
+        "0 6 * * *", timezone="Europe/Berlin", inputs={"day": tick.date}, jitter="5m"
+    )
     monkeypatch.setattr(daily, "schedules", (morning,))
     with Flow(store_url=url) as flow:
         SchedulePublisher().publish(flow.engine)
@@ -115,6 +117,7 @@ def test_a_schedule_is_paused_triggered_and_resumed(flow: Flow, command: Command
     assert flow.engine.get(run_id).outputs == {"result": "D"}
     shown = command("show", "rows.daily").output
     assert "triggered" in shown
+    assert "jitter     up to 5 min 0 s\n" in shown
     assert run_id[:8] in shown
     assert command("resume", "rows.daily").output == "schedule rows.daily is active\n"
     assert command("remove", "rows.daily").output == "schedule rows.daily is removed\n"

@@ -311,7 +311,7 @@ def test_an_assertion_that_does_not_hold_fails_the_run_and_not_its_neighbours() 
 def test_a_yield_without_a_value_fails_its_block() -> None:
     run = run_of(block(yields=[to("W", out=item([], 0))]))
     assert run.view.error is not None
-    assert run.view.error["message"] == "yield: index 0 is outside a list of 0"
+    assert run.view.error["message"] == "in its result: index 0 is outside a list of 0"
 
 
 def test_a_number_too_large_for_json_fails_its_step() -> None:

@@ -250,4 +250,4 @@ def test_a_yield_that_fails_fails_the_step_that_stands_for_its_item() -> None:
     assert run.outputs["out"] == [1]
     (error,) = run.outputs["errors"]
     assert (error["index"], error["path"]) == (0, "W[0].s")
-    assert error["message"].startswith("yield: ")
+    assert error["message"].startswith("in its result: ")
