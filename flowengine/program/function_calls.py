@@ -25,7 +25,13 @@ _encode = encoder(allow_nan=False)
 
 def arguments_digest(arguments: Mapping[str, Json]) -> str:
     """Return a digest of the arguments of a call, by which a replay sees that they differ."""
-    return blake2b(_encode(arguments).encode(), digest_size=16).hexdigest()
+    return digest_and_size(arguments)[0]
+
+
+def digest_and_size(arguments: Mapping[str, Json]) -> tuple[str, int]:
+    """Return the digest of the arguments of a call, and their bytes as JSON."""
+    written = _encode(arguments).encode()
+    return blake2b(written, digest_size=16).hexdigest(), len(written)
 
 
 class CallKind(StrEnum):

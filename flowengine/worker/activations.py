@@ -121,13 +121,16 @@ class Activations:
             ActivationLimits,
         )
 
+        settings = self._engine.settings
         activation = Activation(
             handler.durable,
             task.data or {},
             step_id=f"{task.workflow_id}:{task.step_key}",
             started=stored.step.created,
             record=stored.record,
-            limits=ActivationLimits(self._engine.settings.max_function_calls),
+            limits=ActivationLimits(
+                max_calls=settings.max_function_calls, max_value_bytes=settings.max_value_bytes
+            ),
             strict=self._strict,
         )
         kept = KeptFunction(activation, stored.step, task.try_number)

@@ -58,6 +58,7 @@ class ActivationLimits:
 
     max_calls: int = 10_000
     max_iterations: int = 100_000  #: of the loop, until it rests
+    max_value_bytes: int = 1 << 20  #: of an argument, as JSON
 
 
 class Activation:
@@ -173,6 +174,8 @@ class Activation:
         self.awaited(call)
         if self.is_dropped:
             return CallFuture(self._loop, -1, call.callee, self._forget)  # never ends
+        if self.numbers.is_new(self.numbers.next):  # a record may exceed a limit of later
+            call.check_size(self._limits.max_value_bytes)
         number = self._take(call.facet, call.digest, call.location)
         if self.numbers.is_new(number):
             self._calls.append(call.made(number, *self.numbers.claim(), group))

@@ -21,10 +21,10 @@ from flowengine.authoring.functions.durable_function import global_names
 from flowengine.authoring.functions.loop import FunctionFuture, FunctionLoop
 from flowengine.authoring.functions.rebuilt_errors import Names, RebuiltErrors
 from flowengine.authoring.locations import user_location
-from flowengine.errors import DoesNotFit, FunctionMisuse, ValueRefused
+from flowengine.errors import DoesNotFit, FunctionMisuse, TooLarge, ValueRefused
 from flowengine.program.deadlines import deadline_of, is_deadline
 from flowengine.program.event_options import NO_OPTIONS
-from flowengine.program.function_calls import CallEnd, CallKind, FunctionCall, arguments_digest
+from flowengine.program.function_calls import CallEnd, CallKind, FunctionCall, digest_and_size
 from flowengine.program.nodes import Json, Location, Mixin
 from flowengine.program.option_mixins import with_mixins
 from flowengine.program.standard import RESULT
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from flowengine.authoring.functions.activation import Activation
 
 R = TypeVar("R")
+_AROUND = digest_and_size({"": 1})[1] - 1  # bytes around one value
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,16 @@ class Callee:
 class PendingCall(Coroutine[Any, Any, R]):
     """A call that was not awaited yet."""
 
-    __slots__ = ("_hash", "_iterator", "activation", "arguments", "callee", "digest", "location")
+    __slots__ = (
+        *("_hash", "_iterator", "activation", "arguments", "callee", "digest", "location", "size"),
+    )
 
     def __init__(
         self, activation: Activation, callee: Callee, arguments: dict[str, Json], line: Location
     ) -> None:
         self.activation, self.callee, self.location = activation, callee, line
-        self.arguments, self.digest = arguments, arguments_digest(arguments)
+        self.arguments = arguments
+        self.digest, self.size = digest_and_size(arguments)
         self._iterator: Generator[Any, Any, Any] | None = None
         self._hash = activation.created(self)
 
@@ -98,6 +102,15 @@ class PendingCall(Coroutine[Any, Any, R]):
             group=group,
             location=self.location,
         )
+
+    def check_size(self, most: int) -> None:
+        """Raise FunctionMisuse if an argument has more bytes than a stored value may have."""
+        if self.size <= most:
+            return
+        for name, value in self.arguments.items():
+            size = digest_and_size({"": value})[1] - _AROUND
+            if size > most:
+                self._refuse(str(TooLarge(f"argument {name!r} of {self.facet}", size, most)))
 
     def _refuse(self, problem: str) -> None:
         raise FunctionMisuse(f"{self.location}: {problem}")

@@ -24,6 +24,7 @@ from flowengine.authoring.functions import (
     uuid,
 )
 from flowengine.program.function_calls import (
+    NO_RECORD,
     CallEnd,
     CallKind,
     FunctionRecord,
@@ -388,3 +389,23 @@ def test_a_failed_child_fails_alike_when_it_is_replayed() -> None:
     assert run.drop_and_replay() == Progress()
     run.end(1, "done")
     assert run.result == "done"
+
+
+def test_a_new_call_with_an_argument_above_the_limit_of_a_value_is_refused() -> None:
+    async def body() -> int:
+        return await acall(charge, "x" * 100)
+
+    def advanced(most: int, record: FunctionRecord = NO_RECORD) -> Progress:
+        limits, at = ActivationLimits(max_value_bytes=most), {"step_id": "s", "started": START}
+        with Activation(as_function(body), {}, record=record, limits=limits, **at) as activation:  # type: ignore[arg-type]
+            return activation.advance()
+
+    made = advanced(102)
+    assert len(made.calls) == 1
+    ended = advanced(101).ended
+    assert ended is not None
+    assert ended.error is not None
+    assert "test_replay.py" in ended.error["message"]
+    assert "charge takes 102 bytes as JSON, the limit is 101" in ended.error["message"]
+    # A recorded one stands, whatever the limit is now.
+    assert advanced(101, FunctionRecord((made.calls[0].recorded(),))) == Progress()
