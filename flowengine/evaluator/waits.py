@@ -106,9 +106,11 @@ def slept(work: WorkingSet) -> dict[str, Any]:
 
 def timed_out(step: Step) -> dict[str, Any]:
     """Return the error of a step that has waited for its answer as long as it may."""
+    is_called = step.object_type == ObjectType.FUNCTION_CALL
+    cure = "`except WaitTimedOut`" if is_called else "`attempt(..., catch={WaitTimedOut: ...})`"
     message = (
         f"nobody answered {step.params['name']!r} within {step.params['timeout']:g} s; "
-        "`attempt(..., catch={WaitTimedOut: ...})` goes on without an answer"
+        f"{cure} goes on without an answer"
     )
     return {"type": "WaitTimedOut", "message": message}
 

@@ -116,6 +116,11 @@ async def failing() -> str:
     return await ask("secret")
 
 
+@workflow
+async def unanswered(name: str) -> str:
+    return await wait_for(name, str, timeout=60)
+
+
 @pytest.fixture
 def flow() -> Iterator[Flow]:
     asked.clear()
@@ -167,6 +172,11 @@ def test_a_timeout_passes_with_the_clock_and_an_answer_ends_the_wait(flow: Flow)
     run.send("answer", "because")
     flow.settle()
     assert run.result(timeout=0) == "because"
+
+
+def test_an_answer_that_does_not_come_names_the_python_to_write(flow: Flow) -> None:
+    with pytest.raises(RunFailed, match="within 60 s; `except WaitTimedOut` goes on"):
+        flow.run(unanswered, "answer")
 
 
 def test_arguments_that_differ_in_a_replay_fail_the_test(flow: Flow) -> None:
