@@ -12,7 +12,7 @@ AT_RANDOM := tests/unit/evaluator/test_laws.py tests/unit/evaluator/test_cancell
 	tests/unit/evaluator/test_generations.py tests/unit/turns/test_laws.py \
 	tests/unit/scheduling/test_laws.py tests/unit/documents/test_any_document.py \
 	tests/unit/authoring/functions/test_laws.py tests/integration/agents/test_agent_laws.py \
-	tests/unit/afl \
+	tests/integration/functions/test_laws.py tests/unit/afl \
 	tests/unit/program/test_mutations.py \
 	tests/integration/test_front_ends.py tests/integration/test_as_plain_python.py \
 	tests/integration/messaging/test_model.py tests/integration/messaging/test_cut_connections.py
