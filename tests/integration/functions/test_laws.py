@@ -1,7 +1,8 @@
 """Laws of durable functions: random bodies, calls in place or with tasks, deaths anywhere.
 
-Per call a lot decides whether it is made in place, per activation whether its coroutine is kept,
-run ahead or replayed, per commit whether the process dies before or after it.
+Random choices decide for each call whether it is made in place, for each activation whether its
+coroutine is kept, run ahead or replayed, and for each commit whether the process dies before or
+after it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from flowengine.store.calls import Calls
 from flowengine.store.claims import WorkerIdentity
 from flowengine.worker import TaskWorker
 from tests.integration.functions.workers import IN_PLACE, Worked, worked
-from tests.unit.authoring.functions.random_functions import follow, scripts
+from tests.unit.authoring.functions.random_functions import follow, scripts, scripts_without_races
 
 
 @workflow
@@ -43,22 +44,24 @@ class Death(BaseException):
 
 
 class Fate:
-    """Draws what happens to one run."""
+    """Chooses what happens to one run at random; without a seed nothing disturbs it."""
 
-    def __init__(self, work: Worked, seed: int) -> None:
-        self.work, self.lots = work, random.Random(seed)
-        self.deaths = self.lots.choice([0, 1, 2, 3])
-        self.share = self.lots.choice([0.0, 0.3, 1.0])  #: of calls that are made in place
-        self.keeps = self.lots.choice([0.0, 0.5, 1.0])  #: share of activations that are kept
+    def __init__(self, work: Worked, seed: int | None) -> None:
+        self.work, self.choices = work, random.Random(seed or 0)
+        self.deaths, self.share, self.keeps = 0, 0.0, 1.0
+        if seed is not None:
+            self.deaths = self.choices.choice([0, 1, 2, 3])
+            self.share = self.choices.choice([0.0, 0.3, 1.0])  #: of calls that are made in place
+            self.keeps = self.choices.choice([0.0, 0.5, 1.0])  #: of activations that are kept
 
     def leading(self, calls: list[FunctionCall]) -> int:
         """Return how many of the first calls are made in place."""
         events = itertools.takewhile(lambda call: call.kind is CallKind.EVENT, calls)
-        drawn = itertools.takewhile(lambda _: self.lots.random() < self.share, events)
+        drawn = itertools.takewhile(lambda _: self.choices.random() < self.share, events)
         return len(list(drawn))
 
     def may_die(self) -> None:
-        if self.deaths and self.lots.random() < 0.1:
+        if self.deaths and self.choices.random() < 0.1:
             self.deaths -= 1
             raise Death
 
@@ -97,9 +100,9 @@ def finish(work: Worked, run: Run[Any], fate: Fate) -> None:
             return
         try:
             while work.worker.poll("default", 1) or work.worker.drain("default"):
-                if fate.lots.random() > fate.keeps:
+                if fate.choices.random() > fate.keeps:
                     work.worker._tries.kept_functions.clear()
-            work.clock.now += fate.lots.randint(1, 3_000)
+            work.clock.now += fate.choices.randint(1, 3_000)
             work.pass_time(0)
         except Death:
             fate.recover(run)
@@ -135,7 +138,7 @@ def check_replay(work: Worked, run: Run[Any]) -> None:
         assert (step.error or {})["type"] == ended.error["type"]
 
 
-def law(shared: Worked, monkeypatch: pytest.MonkeyPatch, script: Any, seed: int) -> None:
+def law(shared: Worked, monkeypatch: pytest.MonkeyPatch, script: Any, seed: int | None) -> Run[Any]:
     fate = Fate(shared, seed)
     insert, report = Calls.insert, shared.engine.report_many
     fate.new_process()
@@ -154,6 +157,18 @@ def law(shared: Worked, monkeypatch: pytest.MonkeyPatch, script: Any, seed: int)
         run = shared.start(follows, script)
         finish(shared, run, fate)
     check_replay(shared, run)
+    return run
+
+
+def outcome(work: Worked, run: Run[Any]) -> tuple[Any, ...]:
+    """Return the end of a run, and the calls that its function has made, in any order."""
+    info = run.info()
+    with work.engine.database.read() as session:
+        steps = session.steps.of_run(run.id)
+    calls = [one for one in steps if one.object_type == ObjectType.FUNCTION_CALL]
+    error = {name: (info.error or {}).get(name) for name in ("type", "message")}
+    made = sorted((call.facet_name, call.digest, call.state) for call in calls)
+    return info.state, info.outputs, error, made
 
 
 @settings(
@@ -177,3 +192,27 @@ def test_many_strict_replays_give_the_recorded_outcomes(
     shared: Worked, monkeypatch: pytest.MonkeyPatch, script: Any, seed: int
 ) -> None:
     law(shared, monkeypatch, script, seed)
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate],
+)
+@given(script=scripts_without_races, seed=st.integers(0, 2**32))
+def test_a_function_without_races_ends_as_if_nothing_had_happened(
+    shared: Worked, monkeypatch: pytest.MonkeyPatch, script: Any, seed: int
+) -> None:
+    undisturbed, run = (law(shared, monkeypatch, script, given) for given in (None, seed))
+    assert outcome(shared, run) == outcome(shared, undisturbed)
+
+
+@pytest.mark.chaos
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(script=scripts_without_races, seed=st.integers(0, 2**32))
+def test_many_functions_without_races_end_as_if_nothing_had_happened(
+    shared: Worked, monkeypatch: pytest.MonkeyPatch, script: Any, seed: int
+) -> None:
+    undisturbed, run = (law(shared, monkeypatch, script, given) for given in (None, seed))
+    assert outcome(shared, run) == outcome(shared, undisturbed)

@@ -53,6 +53,35 @@ scripts = st.tuples(
 )
 
 
+_calls = st.one_of(
+    st.tuples(st.sampled_from(["alpha", "beta"]), st.integers(0, 9)),
+    st.sampled_from([("changed", "x"), ("turn",)]),
+)
+
+
+def _without_races(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Bodies that wait for all they begin: the order of the ends changes no call and no result."""
+    return st.one_of(
+        st.tuples(
+            st.sampled_from(["settled", "sequence"]), st.lists(inner, min_size=1, max_size=4)
+        ),
+        st.tuples(
+            st.sampled_from(["gather", "limited", "group"]),
+            st.lists(_calls, min_size=1, max_size=4),
+        ),
+        st.tuples(st.sampled_from(["except", "finally"]), inner, inner),
+        st.tuples(st.sampled_from(["loop", "retry"]), st.integers(1, 3), inner),
+    )
+
+
+_steps = _calls | st.just(("raise",))
+#: Scripts whose result and calls do not depend on the order in which calls end.
+scripts_without_races = st.tuples(
+    st.sampled_from(["sequence", "settled"]),
+    st.lists(_without_races(_steps | _without_races(_steps)), min_size=2, max_size=4),
+)
+
+
 async def follow(script: Any) -> Any:
     """Run a script; return a value that follows from everything it saw."""
     match script:
