@@ -17,10 +17,12 @@ from tests.integration.test_costs import ROWS_READ, WorkingSet, working
 from tests.servers import PostgresServer
 
 
-@pytest.fixture
-def work(postgres: PostgresServer, tmp_path: Path) -> Iterator[WorkingSet]:
+@pytest.fixture(scope="module")
+def work(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WorkingSet]:
     url = postgres.new_database()
-    with working(url, tmp_path) as work:
+    with working(url, tmp_path_factory.mktemp("costs")) as work:
         for flow in (bodies.chain, bodies.looks):
             work.run(flow, [3])  # it learns that the facets are quick
         yield work
