@@ -296,7 +296,7 @@ class Reporter:
             assert run is not None
             facet = self._programs.plan(session, run.program_hash).facets.get(step.facet_name)
         about = (self._value_limits, self._limits)
-        answer, problem = checked_answer(facet, step.path, result, *about)
+        answer, problem = checked_answer(facet, step, result, *about)
         if not problem:
             self._add_fact(step, "StepContinue", {"result": answer})
         elif self._waits(step):

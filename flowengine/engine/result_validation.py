@@ -17,7 +17,8 @@ from typing import Any
 from flowengine.authoring import event_facet_named
 from flowengine.errors import DoesNotFit, ValueRefused
 from flowengine.evaluator.events import RETRY_AFTER
-from flowengine.evaluator.records import Error
+from flowengine.evaluator.records import Error, Step
+from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import Failed
 from flowengine.program.limits import Limits
 from flowengine.program.nodes import Json
@@ -111,22 +112,28 @@ def answer_by_name(subject: str, given: Any, declared: Sequence[str]) -> dict[st
 
 def checked_answer(
     facet: FacetPlan | None,
-    path: str,
+    step: Step,
     given: Any,
     value_limits: tuple[int, int],
     limits: Limits,
 ) -> tuple[dict[str, Json], str]:
     """Return an answer for a step by the names of its results, and why it does not fit them.
 
+    The call of a durable function is in no program: its only result is `result`, which the
+    annotation of its facet validates when the function reads it.
+
     Raises ValueRefused if it cannot be stored.
     """
-    declared = [field.name for field in facet.returns] if facet else []
+    path, is_call = step.path, step.object_type == ObjectType.FUNCTION_CALL
+    declared = [field.name for field in facet.returns] if facet else [OF_PYTHON] * is_call
     answer = answer_by_name(path, given, declared)
     codec.check_names(f"the answer for {path}", answer)
     for name, value in answer.items():
         codec.check_value(f"{name!r} for {path}", value, *value_limits)
     checks = Checks(limits.max_schema_checks)
     wrong = answer_problems(facet, answer, checks) if facet is not None else []
+    if facet is None and is_call and answer.keys() != {OF_PYTHON}:
+        wrong = [f"its only result has the name {OF_PYTHON!r}"]
     return answer, f"the answer for {path} does not fit: {'; '.join(wrong)}" if wrong else ""
 
 

@@ -15,6 +15,7 @@ from flowengine.engine.staging import CachedRun
 from flowengine.errors import ActionRefused, UnknownRun, ValueRefused
 from flowengine.evaluator import Missing, Step, renewal
 from flowengine.evaluator.actions import ActionKind, why_refused
+from flowengine.evaluator.call_statements import key_of_path
 from flowengine.evaluator.failures import Refused
 from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import ObjectType, RunState
@@ -138,7 +139,7 @@ class Retries:
         answer: dict[str, Json] = {}  # an unknown step is refused by the evaluator
         if found is not None:
             about = (self._value_limits, self._limits)
-            answer, problem = checked_answer(facet, found.path, result, *about)
+            answer, problem = checked_answer(facet, found, result, *about)
             if problem:
                 raise ValueRefused(problem)
         options = {"step": step, "result": answer}
@@ -165,7 +166,7 @@ def chosen_steps(session: Session, plan: Plan, head: RunHeader, action: Action) 
 
 def _step(session: Session, run_id: str, name: str) -> Step | None:
     """Return the step of a run by its path or id."""
-    key = row_key(RowKind.STEP, name)
+    key = key_of_path(name) or row_key(RowKind.STEP, name)
     found = session.steps.load({run_id: [key]})[run_id].get(key)
     if found is None and (found := session.steps.by_id(name)) is not None:
         return found if found.run_id == run_id else None

@@ -64,6 +64,14 @@ def call_path(function_path: str, call: FunctionCall) -> str:
     return f"{function_path}.{name}#{call.number}"
 
 
+def key_of_path(path: str) -> str | None:
+    """Return the key of a call by its path; None if it is the path of another step."""
+    function, _, name = path.rpartition(".")
+    number = name.rpartition("#")[2]
+    is_call = "#" in name and number.isdecimal() and number.isascii()
+    return call_key(function, int(number)) if is_call else None
+
+
 @dataclass(slots=True, eq=False)
 class CallPlan(StatementPlan):
     """The plan of a call, made of its row alone."""

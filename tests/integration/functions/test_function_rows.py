@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flowengine import event_facet, workflow
+from flowengine import event_facet, gather, workflow
 from flowengine.engine.doctor import Doctor
-from flowengine.errors import RunFailed
+from flowengine.errors import RunFailed, ValueRefused
 from flowengine.testing.replay import replay
 from tests.integration.functions import bodies
 from tests.integration.functions.workers import IN_PLACE, WITH_TASKS, Worked, worked
@@ -91,3 +91,30 @@ def test_an_exported_run_is_evaluated_again_with_the_same_decisions(
             work.settle()
             assert run.info().is_final
             replay(work.engine.export(run.id)).check()
+
+
+@event_facet(task_list="elsewhere")
+def distant(n: int) -> int:
+    return n
+
+
+@workflow
+def distant_graph(n: int) -> int:
+    return distant(n)
+
+
+@workflow
+async def distant_sum(n: int) -> int:
+    return sum(await gather(distant(n), distant_graph(n)))
+
+
+def test_a_call_gets_its_result_from_outside(database_url: str, tmp_path: Path) -> None:
+    with worked(database_url, tmp_path, **WITH_TASKS, continuation=False) as work:
+        run = work.start(distant_sum, 1)
+        work.settle()
+        with pytest.raises(ValueRefused, match="its only result has the name 'result'"):
+            run.complete("distant_sum.distant_sum.distant#0", {"other": 1})
+        run.complete("distant_sum.distant_sum.distant#0", 40)
+        run.complete("distant_sum.distant_sum.distant_graph#1", {"result": 2})
+        work.settle()
+        assert run.result(timeout=0) == 42
