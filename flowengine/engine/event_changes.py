@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowengine.engine.history import BEGUN
+from flowengine.engine.history import BEGUN, SUSPENDED
+from flowengine.evaluator.call_statements import key_of_path
 from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import EventState, StepState
 from flowengine.program.addresses import RowKind
@@ -58,7 +59,9 @@ class NamedRows:
 
 def key_of(name: str) -> str:
     """Return the key of a step by the name that a commit gives it: its path, or # and its key."""
-    return name[1:] if name.startswith("#") else row_key(RowKind.STEP, name)
+    if name.startswith("#"):
+        return name[1:]
+    return key_of_path(name) or row_key(RowKind.STEP, name)
 
 
 def names_of(body: Mapping[str, Any]) -> Iterator[str]:
@@ -67,6 +70,11 @@ def names_of(body: Mapping[str, Any]) -> Iterator[str]:
     yield from body.get("steps", {}).get(_SUCCEEDED, ())
     for part in ("tries", "retries", "reused"):
         yield from (row[0] for row in body.get(part, ()))
+
+
+def _is_function(event: tuple[str, str]) -> bool:
+    """Whether an event is that of a durable function: its type has the version in the name."""
+    return "@" in event[1]
 
 
 def _begun(body: Mapping[str, Any]) -> Iterator[str]:
@@ -141,6 +149,8 @@ class _Commit:
                 continue  # ended from outside before
             if outcome == _SUCCEEDED:
                 self._add(step, EventState.COMPLETED, tried=tried)
+            elif outcome == SUSPENDED:
+                continue  # the event of a function is processed until its last activation
             elif not self._is_retried(name, number, losses, outcome):
                 error = error_type or ("WorkerLost" if outcome == "lost" else None)
                 self._add(step, EventState.ERROR, tried=tried, error_type=error)
@@ -197,9 +207,18 @@ class _Commit:
                 tries = self._rows.tries.get(step.id, ())
                 if not tries:
                     continue
+                if tries[0].created < self._entry.at and _is_function(self._rows.events[step.id]):
+                    self._activated(step, tries)
+                    continue
                 self._add(step, EventState.CREATED, tried=tries[0])
                 if not tries[0].has_limits:
                     self._add(step, EventState.DISPATCHED, tried=tries[0])
+
+    def _activated(self, step: FeedStep, tries: Sequence[FeedTry]) -> None:
+        """Add the next activation of a function, whose event is there already."""
+        for tried in tries:
+            if tried.created == self._entry.at:  # none: it ran ahead
+                self._add(step, EventState.DISPATCHED, tried=tried)
 
     def reused(self) -> None:
         for row in self._body.get("reused", ()):

@@ -39,7 +39,7 @@ _KEY = "#"
 _PREFIX = "state."  #: of the states of steps and blocks, left out
 #: The first try of these steps succeeded, and that completed them: two facts in one word.
 _SUCCEEDED = "succeeded"
-_SUSPENDED = "suspended"  #: the end of an activation whose function goes on
+SUSPENDED = "suspended"  #: the end of an activation whose function goes on
 _REASON = 500  #: characters of a refusal
 _AT_EVENT = StepState.EVENT_TRANSMIT
 BEGUN = "begun"  #: in an entry: steps that reached their event, behind the listed transitions
@@ -276,7 +276,7 @@ def _try(report: Report) -> list[Any]:
         kind = "lost"
     elif isinstance(outcome, ActivationEnded):
         ended = outcome.ended
-        kind = _SUCCEEDED if isinstance(ended, Succeeded) else "final" if ended else _SUSPENDED
+        kind = _SUCCEEDED if isinstance(ended, Succeeded) else "final" if ended else SUSPENDED
     return [_named(task.step_path, task.step_key), task.try_number, task.losses, kind, error_type]
 
 

@@ -118,3 +118,22 @@ def test_a_call_gets_its_result_from_outside(database_url: str, tmp_path: Path) 
         run.complete("distant_sum.distant_sum.distant_graph#1", {"result": 2})
         work.settle()
         assert run.result(timeout=0) == 42
+
+
+def test_the_feed_of_events_has_each_call_and_one_end_of_the_function(
+    database_url: str, tmp_path: Path
+) -> None:
+    with worked(database_url, tmp_path, **WITH_TASKS, continuation=False) as work:
+        run = work.start(fragile_chain, 2)
+        while work.worker.drain("default"):
+            work.clock.now += 1
+        changes = list(work.engine.events(run.id, after=0))
+    found = [
+        (change.path.rpartition(".")[2], change.state.rpartition(".")[2]) for change in changes
+    ]
+    ended = ["Created", "Dispatched", "Processing", "Completed"]
+    assert [state for path, state in found if path == "fragile#0"] == ended
+    assert [state for path, state in found if path == "fragile#1"] == ended
+    states = [state for path, state in found if path == "fragile_chain"]
+    again = ["Dispatched", "Processing"]
+    assert states == ["Created", *again, *again, *again, "Completed"]
