@@ -15,6 +15,7 @@ from flowengine import (
     foreach,
     gather,
     sleep,
+    wait_for,
     when,
     workflow,
 )
@@ -45,6 +46,19 @@ async def twice(text: str) -> str:
 @workflow(name="functions_in_graphs.each")
 def each(texts: list[str]) -> list[str]:
     return foreach(texts, lambda text: twice(text), limit=2)
+
+
+@workflow(name="functions_in_graphs.answered")
+async def answered(name: str) -> str:
+    try:
+        return await wait_for(name, str)
+    finally:
+        await note("finally")
+
+
+@workflow(name="functions_in_graphs.guarded")
+def guarded(name: str) -> str:
+    return attempt(lambda: answered(name), always=lambda: twice("always"))
 
 
 @workflow(name="functions_in_graphs.collected")
@@ -109,6 +123,18 @@ def test_attempt_catches_the_error_of_a_function_and_always_runs_one(flow: Flow)
     made.clear()
     assert flow.run(caught, "good") == "goodgood"
     assert made == ["good", "good", "always", "always"]
+
+
+def test_a_cancelled_function_ends_where_it_waits_and_always_runs(flow: Flow) -> None:
+    run = flow.start(guarded, "answer")
+    flow.settle()
+    run.cancel()
+    flow.settle()
+    flow.clock.advance(seconds=60)
+    flow.watchdog()
+    flow.settle()
+    assert run.state == "CANCELLED"
+    assert made == ["always", "always"]
 
 
 def test_a_branch_calls_a_function_by_the_name_of_its_step(flow: Flow) -> None:
