@@ -73,6 +73,9 @@ class RecordedInputs:
             if step.object_type == ObjectType.FUNCTION_CALL
             and step.id not in tried
             and step.facet_name not in WAITS
+            # A failure in place is part of the report of its activation, whose commit numbers it.
+            and step.state == StepState.COMPLETE
+            and not step.item_count
         ]
         facts = sorted(records(rows.get("flowengine_fact")), key=lambda fact: fact["created"])
         self._facts = [(fact["kind"], codec.load(fact["payload"])) for fact in facts]

@@ -19,6 +19,7 @@ def test_an_export_is_evaluated_to_the_same_decisions(
     given: list[tuple[Any, Any]] = [
         *((bodies.chain, 5), (bodies.wide, 10), (bodies.caught, 3), (bodies.outer, 2)),
         *((bodies.races, 3), (bodies.patient, 6), (bodies.survey, [1, 2])),
+        *[(bodies.caught, 3)] * 3,  # the worker learns that it fails quickly: in place then
     ]
     with worked("sqlite://", tmp_path, **settings) as worker:
         for flow, argument in given:
