@@ -47,7 +47,7 @@ def show(found: Sequence[ReplayedFunction], console: Console) -> None:
         broken = sum(1 for one in found if one.facet == facet and one.problem)
         numbers = f"{counts[facet, True]:,} open, {counts[facet, False]:,} ended"
         sign = ("✗ ", "red") if broken else ("✓ ", "green")
-        fits = f"{broken:,} do not fit" if broken else "all fit"
+        fits = f"{broken:,} {'does' if broken == 1 else 'do'} not fit" if broken else "all fit"
         console.print(line(sign, f"{facet}: {numbers} replayed, {fits}"), soft_wrap=True)
     if not found:
         console.print(line(("✓ ", "green"), "no durable function is stored"))

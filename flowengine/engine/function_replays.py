@@ -64,7 +64,7 @@ class FunctionReplays:
         known = (step.facet, step.run_id, step.path, is_open)
         if function is None:
             # The code of an ended run need not be kept.
-            return ReplayedFunction(*known, 0, "has no code here") if is_open else None
+            return ReplayedFunction(*known, 0, _no_code(step.facet)) if is_open else None
         with self._database.read() as session:
             stored = session.calls.record(step.run_id, step.key, step.path)
             if stored is not None:
@@ -114,3 +114,10 @@ def _other_end(progress: Progress, stored: StoredFunction) -> str:
     if ended.result != step.returns.get(RESULT):
         return "has another result with this code"
     return ""
+
+
+def _no_code(facet: str) -> str:
+    return (
+        f"{facet} has no code here, and this run is open: keep that version beside the new one "
+        "until its runs have ended"
+    )
