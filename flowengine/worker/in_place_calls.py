@@ -66,7 +66,7 @@ class InPlacePolicy:
                     break
                 if lists and options.task_list not in lists:
                     break
-                if not is_plain(call) or call.facet in self._delegating:
+                if not needs_only_code(call) or call.facet in self._delegating:
                     break
                 if not self.sizing.is_quick(call.facet):
                     break
@@ -81,7 +81,7 @@ class InPlacePolicy:
         self._delegating.add(facet)
 
 
-def is_plain(call: FunctionCall) -> bool:
+def needs_only_code(call: FunctionCall) -> bool:
     """Whether nothing but the code of a call is needed to make it."""
     options = call.options
     return not (

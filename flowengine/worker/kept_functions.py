@@ -20,8 +20,6 @@ from flowengine.program.function_calls import FunctionCall
 if TYPE_CHECKING:
     from flowengine.authoring.functions import Activation
 
-MAX_KEPT = 256  #: coroutines of one process
-
 
 @dataclass(slots=True)
 class KeptFunction:
@@ -48,7 +46,7 @@ def function_of_call(task: TaskDefinition) -> str:
 class KeptFunctions:
     """Shared by all threads of a process; a coroutine is used by the thread that took it."""
 
-    def __init__(self, most: int = MAX_KEPT) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         self._kept: OrderedDict[str, KeptFunction] = OrderedDict()
         self._steps: dict[

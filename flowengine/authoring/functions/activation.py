@@ -145,11 +145,6 @@ class Activation:
         """Whether the coroutine is closed: it has ended, or was dropped."""
         return self._loop.is_dropped
 
-    @property
-    def is_replaying(self) -> bool:
-        """Whether the code is at a place that its record has passed."""
-        return not self.numbers.is_new(self.numbers.next)
-
     def __enter__(self) -> Self:
         return self
 
