@@ -40,6 +40,7 @@ def longer(text: str) -> str:
 async def pages(urls: list[str]) -> int:
     text = await fetch.acall(urls[0], deep=True)
     assert_type(text, str)
+    assert_type(await count.named("words").acall(text), int)
     assert_type(await count.with_options(timeout=5).acall(text), int)
     assert_type(await gather(*(count.acall(url) for url in urls), limit=8), list[int])
     first, _ = await asyncio.gather(fetch.acall("a"), count.acall("b"))

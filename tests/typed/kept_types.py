@@ -1,6 +1,7 @@
 """Types that mypy and pyright infer, checked by scripts/check-programs; this is never run."""
 
 import datetime
+import uuid as uuids
 from typing import Any, assert_type
 
 from celery import Celery, shared_task
@@ -10,10 +11,15 @@ from flowengine import (
     Collected,
     EventFacet,
     RunHandle,
+    and_,
     attempt,
+    contains,
     event_facet,
     foreach,
+    is_in,
+    not_,
     now,
+    uuid,
     when,
     workflow,
 )
@@ -42,6 +48,16 @@ async def count(text: str) -> int:
     return len(text)
 
 
+@event_facet
+def stop() -> None:
+    pass
+
+
+@event_facet
+def pair(number: int) -> tuple[int, str]:
+    return number, ""
+
+
 def handle(error: CaughtError) -> int:
     return len(error.message)
 
@@ -61,10 +77,30 @@ def pages(urls: list[str], flag: bool = True) -> int:
     assert_type(foreach(urls, fetch, collect_errors=True), Collected[str])
     assert_type(when(flag, lambda: fetch(text), otherwise=lambda: count(text)), str | int)
     assert_type(when(flag, lambda: fetch(text), otherwise=None), str | None)
+    assert_type(when(flag, "a", otherwise=lambda: count(text)), str | int)
+    assert_type(when(flag, then=1, otherwise="x", name="n"), int | str)
     assert_type(when((flag, 1), (flag, 2), otherwise=None), int | None)
+    assert_type(when((flag, "a"), (flag, lambda: fetch(text)), otherwise=lambda: fetch(text)), str)
+    assert_type(
+        when((flag, lambda: fetch("a")), (flag, lambda: count("b")), otherwise=lambda: None),
+        str | int | None,
+    )
+    when(flag, lambda: fetch(text))
+    when((flag, lambda: fetch(text)), (flag, stop))
     assert_type(attempt(lambda: fetch(text), catch=lambda error: error.message), str)
     assert_type(attempt(lambda: fetch(text), catch={ValueError: handle}), str | int)
+    assert_type(attempt(lambda: fetch(text), catch=handle, always=stop), str | int)
+    assert_type(attempt(lambda: fetch(text), always=stop), str)
+    assert_type(attempt(lambda: count(text), catch={"WorkerLost": handle}), int)
+    collected = foreach(urls, fetch, collect_errors=True, limit=2)
+    assert_type(collected.results, list[str])
+    assert_type(collected.errors[0].message, str)
+    number, word = pair(1)
+    assert_type(number, int)
+    assert_type(word, str)
+    assert_type(and_(number > 1, lambda: flag, not_(is_in(1, [2]) & contains("a", "b"))), bool)
     assert_type(now(after=text), datetime.datetime)
+    assert_type(uuid(), uuids.UUID)
     assert_type(pay(text, cents=2), str)
     assert_type(pay_elsewhere(text), str)
     assert_type(pay_back(text), int)
