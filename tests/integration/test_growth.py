@@ -39,11 +39,10 @@ def postgresql(postgres: PostgresServer) -> Iterator[Counted]:
 
 
 #: An item of the foreach has two steps, a nesting of two lists is a square, and nobody
-#: nests ten thousand levels deep. Growth shows at eight times the size already:
+#: nests ten thousand levels deep. Growth shows at four times the size already:
 #: `make test-chaos` goes to a hundred times. Rounds exceed the run cache at 300.
-_LEVELS = {"recursion": [25, 100], "rounds": [10, 100, 300]}
-_SIZES = {"foreach": [50, 400], "nested": [100, 900], **_LEVELS}
-_FEW = {"foreach": [100, 300], "nested": [100, 400], **_LEVELS}
+_LEVELS = {"recursion": [25, 100], "rounds": [10, 300]}
+_SIZES = {"foreach": [25, 200], "nested": [100, 400], **_LEVELS}
 _MANY = {"chain": [100, 10_000], "join": [100, 10_000], "foreach": [50, 5_000]}
 
 
@@ -66,7 +65,7 @@ def assert_constant(found: list[Growth], *measures: str) -> None:
 def test_sqlite_a_step_costs_the_same_in_a_run_of_any_size(sqlite: Counted, shape: str) -> None:
     engine, counts = sqlite
     # Instructions of SQLite's machine are counted too: they show a query without an index.
-    sizes = _SIZES.get(shape, [100, 800])
+    sizes = _SIZES.get(shape, [50, 400])
     found = [measure(engine, counts, SHAPES[shape](size), size) for size in sizes]
     assert_constant(found, "statements", "written", "rows", "instructions")
 
@@ -84,7 +83,7 @@ def test_postgres_a_step_costs_the_same_in_a_run_of_any_size(
     postgresql: Counted, shape: str
 ) -> None:
     engine, counts = postgresql
-    sizes = _FEW.get(shape, [100, 400])
+    sizes = _SIZES.get(shape, [50, 200])
     found = [measure(engine, counts, SHAPES[shape](size), size) for size in sizes]
     assert_constant(found, "statements", "written", "rows")
 

@@ -42,7 +42,7 @@ def mutated(draw: st.DrawFn) -> str:
     return text
 
 
-@settings(max_examples=400 if AT_RANDOM else 50)
+@settings(max_examples=400 if AT_RANDOM else 30)
 @given(mutated() | st.text(max_size=30) | st.lists(st.sampled_from(PIECES)).map("".join))
 def test_any_text_parses_or_raises_with_a_position(text: str) -> None:
     error = parse_error(text)

@@ -84,7 +84,7 @@ def fuzz(seed: int, count: int) -> None:
 
 
 def test_mutated_texts_are_compiled_or_refused() -> None:
-    fuzz(15, 300)
+    fuzz(15, 150)
 
 
 @pytest.mark.chaos
