@@ -228,12 +228,11 @@ def _shown_children(
 ) -> Iterator[StepInfo | str]:
     """Yield the steps and items directly below a step, and how many items are not shown."""
     below = children[step.key]
-    if below and is_call(below[0]):
-        yield from _shown_calls(below, now)
-        return
+    # A step that calls may also have a body, or blocks that catch its errors.
+    yield from _shown_calls([child for child in below if is_call(child)], now)
     items = failed = 0
     hidden: list[str] = []
-    pending = list(reversed(below))
+    pending = [child for child in reversed(below) if not is_call(child)]
     while pending:
         child = pending.pop()
         if rounds.is_frame(child):

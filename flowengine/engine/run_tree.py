@@ -171,11 +171,12 @@ def _visible_children(
 ) -> list[_Line | HiddenItems]:
     if row.object_type == ObjectType.FAN and row.item_count > WIDE:
         return _wide(row, under, depth, children.get(row.key, ()), counts.get(row.key, {}))
-    lines: list[_Line | HiddenItems] = []
     below = children.get(row.key, ())
-    if below and is_call(below[0]):
-        return _call_lines(under, depth, below)
+    # A step that calls may also have a body, or blocks that catch its errors.
+    lines = _call_lines(under, depth, [child for child in below if is_call(child)])
     for child in below:
+        if is_call(child):
+            continue
         if rounds.is_frame(child):
             lines += _visible_children(child, under, depth, children, rounds, counts)
         elif not rounds.is_elsewhere(child):

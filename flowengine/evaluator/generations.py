@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 from flowengine.evaluator.outline import Outline, OutlineRow
 from flowengine.evaluator.states import ObjectType, StepState
+from flowengine.program.function_options import function_of
 from flowengine.program.nodes import FacetKind
 from flowengine.program.plan import BlockPlan, EdgeKind, FacetPlan, Plan, StatementPlan
 
@@ -65,6 +66,11 @@ def is_event(plan: Plan, row: OutlineRow) -> bool:
     statement = plan.statements.get(row.address)
     facet = statement.facet if statement is not None else None
     return facet is not None and facet.kind is FacetKind.EVENT
+
+
+def _is_function(row: OutlineRow) -> bool:
+    """Whether a row is a durable function; other steps with calls are done by a model."""
+    return function_of(row.facet_name) is not None
 
 
 def foreign_rows(plan: Plan, outline: Outline, rerun: set[str]) -> list[str]:
@@ -210,7 +216,9 @@ def _comes_after(
     """
     if other.is_function_call:
         # A function is replayed up to the call, and makes it and all later ones again.
-        return child is not None and child.is_function_call and other.position > child.position
+        if child is not None and child.is_function_call:
+            return other.position > child.position
+        return stage == BEGIN and not _is_function(row)
     if other.state == StepState.CREATED:
         return True
     if row.is_block:
@@ -250,7 +258,7 @@ def failed_rows(
     pending = [root]
     while pending:
         row = pending.pop()
-        if any(child.is_function_call for child in outline.children(row.key)):
+        if _is_function(row) and any(c.is_function_call for c in outline.children(row.key)):
             stages[row.key] = BEGIN
             for call in calls_to_repeat(outline, row, error_path(row)):
                 _drop(outline, call, chosen.rerun)
@@ -259,7 +267,11 @@ def failed_rows(
         stages[row.key] = stage
         pending += causes
         for other in outline.children(row.key):
-            if not row.is_block and stage_of(plan, row, other) > stage:
+            if row.is_block:
+                continue
+            # An event that is asked again has a new conversation with its model.
+            is_asked_again = stage == BEGIN and other.is_function_call
+            if is_asked_again or stage_of(plan, row, other) > stage:
                 _drop(outline, other, chosen.rerun)
     for key, stage in reversed(stages.items()):
         row = outline.rows[key]

@@ -21,6 +21,7 @@ from flowengine.evaluator.successors import event_results, fails_in_always, rene
 from flowengine.evaluator.triggers import Action
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind
+from flowengine.program.function_options import function_of
 from flowengine.program.suggestions import Suggestions
 
 _MAX_LISTED = 10  # paths in a refusal
@@ -297,7 +298,14 @@ def _end_deadlines(work: WorkingSet, rows: Sequence[OutlineRow]) -> None:
 
 
 def _is_recounted(outline: Outline, chosen: Generation, key: str) -> bool:
-    """Whether a row is an item of a renewed foreach: the items of a foreach are counted once."""
-    above = outline.rows[key].parent
-    is_item = above is not None and outline.rows[above].object_type == ObjectType.FAN
-    return is_item and above in chosen.renewed
+    """Whether a row is an item of a renewed foreach: the items of a foreach are counted once.
+
+    The entries of a conversation with a model are not counted at all.
+    """
+    row = outline.rows[key]
+    if row.parent is None:
+        return False
+    above = outline.rows[row.parent]
+    if row.is_function_call:
+        return function_of(above.facet_name) is None
+    return above.object_type == ObjectType.FAN and above.key in chosen.renewed

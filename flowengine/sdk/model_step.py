@@ -157,7 +157,7 @@ class ModelSteps:
                 case Call(call):
                     with kept_alive(step, self._every, _seconds(task)):
                         result = tools.call(call, step, journal.number)
-                    journal.add(result)
+                    journal.add(result, tools.handler_of(call), call.arguments)
                 case Ask(messages):
                     journal.add(self._asked(replace(request, messages=messages), step))
 

@@ -82,6 +82,10 @@ class ModelTools:
             and (only is None or offer.handler in only)
         }
 
+    def handler_of(self, call: ToolCall) -> str:
+        """Return the name of the handler that a call is for."""
+        return self._offers[call.name].handler
+
     def call(self, call: ToolCall, step: StepContext, number: int) -> ToolResult:
         """Call the handler; an error of it is a result that the model reads."""
         offer = self._offers[call.name]

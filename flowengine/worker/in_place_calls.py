@@ -148,7 +148,7 @@ class InPlaceCalls:
         has_effects, timeout = call.options.effects, call.options.timeout
         if self._unrecorded and has_effects and (timeout or not self._has_effects):
             self.record()
-        step = self._row(call)
+        step = call_row(self._function, call, self._engine.database.now())
         began = time.monotonic()
         if timeout is None or self._policy is None:
             outcome = self._executed(step, call, code, self._beat)
@@ -180,27 +180,6 @@ class InPlaceCalls:
             if not session.calls.insert(calls, task.uuid, task.lease, calls[-1].updated):
                 raise LeaseLost
         self.recorded += len(calls)
-
-    def _row(self, call: FunctionCall) -> Step:
-        function = self._function
-        key, now = call_key(function.path, call.number), self._engine.database.now()
-        return Step(
-            id=id_within(function.run_id, key, function.generation),
-            run_id=function.run_id,
-            key=key,
-            path=call_path(function.path, call),
-            object_type=ObjectType.FUNCTION_CALL,
-            address=written(call),
-            parent=function.key,
-            index=call.number,
-            generation=function.generation,
-            facet_name=call.facet,
-            params=_kept(call.arguments),
-            created=now,
-            updated=now,
-            digest=call.digest,
-            heard=call.heard,
-        )
 
     def _timed(
         self,
@@ -266,6 +245,28 @@ class _InPlaceAttempt(Attempt):
 
 class LeaseLost(Exception):
     """Another process has the activation: the coroutine is dropped, nothing is reported."""
+
+
+def call_row(function: Step, call: FunctionCall, now: int) -> Step:
+    """Return the row of a call below the step that makes it."""
+    key = call_key(function.path, call.number)
+    return Step(
+        id=id_within(function.run_id, key, function.generation),
+        run_id=function.run_id,
+        key=key,
+        path=call_path(function.path, call),
+        object_type=ObjectType.FUNCTION_CALL,
+        address=written(call),
+        parent=function.key,
+        index=call.number,
+        generation=function.generation,
+        facet_name=call.facet,
+        params=_kept(call.arguments),
+        created=now,
+        updated=now,
+        digest=call.digest,
+        heard=call.heard,
+    )
 
 
 def _kept(arguments: dict[str, Any]) -> dict[str, Any]:

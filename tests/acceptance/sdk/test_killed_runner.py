@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from flowengine.sdk.journal import ANSWER
 from flowengine.store import Database
 from tests.acceptance.sdk import killed_runner
 from tests.fork_server import context
@@ -76,7 +77,8 @@ def test_a_runner_of_another_machine_goes_on_with_the_answers_of_a_killed_one(
     assert run_child(*given, 0, "after", "", killed_runner.DYING) == -9
     database = Database(url)
     with database.read() as session:
-        assert session.rows("SELECT kind FROM flowengine_exchange") == [("answer",)]
+        calls = "SELECT facet_name FROM flowengine_step WHERE object_type = 'FunctionCall'"
+        assert session.rows(calls) == [(ANSWER,)]
         ((lost_boot, lost_server),) = session.rows(
             "SELECT boot_id, server_id FROM flowengine_task WHERE state = 'running'"
         )
@@ -138,7 +140,8 @@ def recorded_in(url: str) -> tuple[int, int]:
         def rows(query: str) -> list[tuple[Any, ...]]:
             return [tuple(row) for row in session.connection.execute(text(query))]
 
-        kinds = [kind for (kind,) in rows("SELECT kind FROM flowengine_exchange")]
+        calls = "SELECT facet_name FROM flowengine_step WHERE object_type = 'FunctionCall'"
+        facets = [facet for (facet,) in rows(calls)]
         states = rows("SELECT state FROM flowengine_run")
         left = rows(
             "SELECT uuid FROM flowengine_task WHERE state IN ('pending', 'running') OR NOT taken_in"
@@ -146,4 +149,4 @@ def recorded_in(url: str) -> tuple[int, int]:
     database.close()
     assert states == [("COMPLETED",)]
     assert left == []
-    return kinds.count("answer"), kinds.count("result")
+    return facets.count(ANSWER), facets.count("shelf.Count")

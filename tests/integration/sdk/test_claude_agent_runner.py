@@ -39,6 +39,7 @@ from flowengine.models import (
     calling,
 )
 from flowengine.sdk import AgentPoller, ClaudeAgentRunner, ToolRegistry
+from flowengine.sdk.journal import ANSWER, END, REFUSAL
 from flowengine.secret_keys import set_secret_key_source
 from flowengine.settings import Settings
 from flowengine.worker.execution import current_step
@@ -110,10 +111,10 @@ def registry(**more: Any) -> ToolRegistry:
     return tools
 
 
-def exchanges(engine: Engine, run_id: str) -> list[tuple[str, Any]]:
-    with engine.database.read() as session:
-        found = [session.exchanges.of_step(run_id, step.step_id) for step in engine.tasks(run_id)]
-    return [(row.kind, row.content) for rows in found for row in rows]
+def entries(engine: Engine, run_id: str) -> list[tuple[str, Any]]:
+    """Return the facets and the results of the calls below the steps of a run."""
+    calls = [step for step in engine.steps(run_id) if "#" in step.path]
+    return [(call.facet, call.returns["result"]) for call in calls]
 
 
 def run(engine: Engine, script: Any, tools: ToolRegistry | None = None, **options: Any) -> Any:
@@ -138,8 +139,8 @@ def test_a_run_is_driven_through_handlers_and_the_model_to_its_end(engine: Engin
     assert first.messages[1].text == "Review kettles: [1, 2] {as JSON}"
     assert [tool.name for tool in first.tools] == ["Search", "press__Publish", "submit_result"]
     assert second.messages[-1].content[0].to_json()["content"] == '{"hits": ["kettlekettle"]}'
-    kinds = [kind for kind, _ in exchanges(engine, result.workflow_id)]
-    assert kinds == ["answer", "result", "answer"]
+    facets = [facet for facet, _ in entries(engine, result.workflow_id)]
+    assert facets == [ANSWER, "Search", ANSWER]
 
 
 def test_usage_is_shown_with_the_step(engine: Engine) -> None:
@@ -364,8 +365,8 @@ def test_a_second_try_goes_on_after_an_outage_and_anew_after_a_failure(on_sqlite
     result = ClaudeAgentRunner(on_sqlite, tools, model).run(RETRIED, {"topic": "k"})
     assert result.success
     assert len(model.requests[2].messages) == 2, "the failed conversation is not gone on with"
-    kinds = [kind for kind, _ in exchanges(on_sqlite, result.workflow_id)]
-    assert kinds.count("end") >= 1
+    facets = [facet for facet, _ in entries(on_sqlite, result.workflow_id)]
+    assert facets == [ANSWER, REFUSAL, ANSWER, END, ANSWER]
 
 
 # --- workflows in Python ---
@@ -421,7 +422,7 @@ def test_a_run_survives_every_transient_failure_of_the_api(on_sqlite: Engine) ->
         result = runner.run(PROGRAM, {"topic": "k"})
     assert result.success
     assert len(server.requests) == 5
-    assert [kind for kind, _ in exchanges(on_sqlite, result.workflow_id)] == ["answer"]
+    assert [facet for facet, _ in entries(on_sqlite, result.workflow_id)] == [ANSWER]
     assert {piece.kind for piece in pieces} == {"arguments"}
     shown = next(s for s in on_sqlite.steps(result.workflow_id) if s.path.endswith("review"))
     assert shown.progress["cache_read_tokens"] == 3
@@ -470,7 +471,7 @@ def test_large_answers_are_stored_apart_and_removed_with_their_run(engine: Engin
     long = calling("submit_result", summary="x" * 15_000, card=CARD)
     result = run(engine, [long])
     assert result.success
-    assert exchanges(engine, result.workflow_id)[0][1]["content"][0]["arguments"] == {
+    assert entries(engine, result.workflow_id)[0][1]["content"][0]["arguments"] == {
         "summary": "x" * 15_000,
         "card": CARD,
     }
@@ -480,15 +481,11 @@ def test_large_answers_are_stored_apart_and_removed_with_their_run(engine: Engin
         age = "UPDATE flowengine_run SET created = created - 9000, finished = finished - 9000"
         session.connection.execute(text(age))
     assert engine.purge(older_than=5).runs == 1
-    assert exchanges_left(engine) == payloads(engine) == 0
+    assert _count(engine, "flowengine_step") == payloads(engine) == 0
 
 
 def payloads(engine: Engine) -> int:
     return _count(engine, "flowengine_payload")
-
-
-def exchanges_left(engine: Engine) -> int:
-    return _count(engine, "flowengine_exchange")
 
 
 def _count(engine: Engine, table: str) -> int:
@@ -590,4 +587,4 @@ def test_a_cancelled_run_ends_the_conversation(on_sqlite: Engine) -> None:
     assert result.status == ExecutionStatus.ERROR
     (listed,) = on_sqlite.list()
     assert listed.state == "CANCELLED"
-    assert exchanges(on_sqlite, listed.id) == [], "nothing is written under a lost lease"
+    assert entries(on_sqlite, listed.id) == [], "nothing is written under a lost lease"
