@@ -47,6 +47,7 @@ _COLOURS = {
     StepStatus.LIMITED: "yellow",
     StepStatus.RATED: "yellow",
     StepStatus.PARKED: "yellow",
+    StepStatus.DIVERGED: "yellow",
     StepStatus.RETRYING: "yellow",
     StepStatus.RUNNING: "bold cyan",
     StepStatus.CHILD_RUN: "cyan",

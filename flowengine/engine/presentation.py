@@ -73,7 +73,12 @@ def status_and_label(step: TriedStep, now: int, *, utc: bool = False) -> tuple[S
 
 
 #: Waits that have a subject or an end; of the others the status says everything.
-_SAID = frozenset({WaitKind.ANSWER, WaitKind.TIME, WaitKind.CIRCUIT, WaitKind.LIMIT, WaitKind.RATE})
+_SAID = frozenset(
+    {
+        *(WaitKind.ANSWER, WaitKind.TIME, WaitKind.DIVERGED),
+        *(WaitKind.CIRCUIT, WaitKind.LIMIT, WaitKind.RATE),
+    }
+)
 
 
 def retry_wait(wait: RetryWait, now: int) -> str:
@@ -121,6 +126,7 @@ def waits(step: TriedStep) -> list[str]:
         "limit": waited.limit,
         "rate": waited.rate,
         "circuit": waited.circuit,
+        "parked": waited.parked,
     }
     return [f"{name} {duration(ms)}" for name, ms in parts.items() if ms >= _SHORT_QUEUE]
 

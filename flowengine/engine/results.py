@@ -197,7 +197,7 @@ class StepInfo:
     losses: int = 0
     task_state: str | None = None
     circuit: str = ""  #: the name of its circuit breaker
-    parked_until: int | None = None  #: when a parked task is due again
+    parked_until: int | None = None  #: when a task is due again: of an open circuit, or diverged
     retry_at: int | None = None  #: when the next try is due, after one that failed
     allowed_tries: int | None = None  #: of a step with more than one try
     failed_tries: Sequence[FailedTry] = ()  #: all before the last try
@@ -249,6 +249,7 @@ class StepStatus(StrEnum):
     LIMITED = "waits for a limit", "⊟"
     RATED = "waits for a rate", "⊟"
     PARKED = "waits for a circuit", "⊘"
+    DIVERGED = "waits for fitting code", "⊘"
     RETRYING = "waits for its next try", "↻"
     RUNNING = "running", "▶"
     CHILD_RUN = "waits for another run", "⇢"
@@ -285,6 +286,7 @@ _BY_WAIT = {
     WaitKind.LIMIT: StepStatus.LIMITED,
     WaitKind.RATE: StepStatus.RATED,
     WaitKind.CIRCUIT: StepStatus.PARKED,
+    WaitKind.DIVERGED: StepStatus.DIVERGED,
     WaitKind.HOLD: StepStatus.HELD,
 }
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from flowengine.engine import run_places
 from flowengine.engine.waits_for import WaitKind, WaitsFor, blocked, first_of
+from flowengine.evaluator.functions import DIVERGED
 from flowengine.evaluator.states import RunState, StepState
 from flowengine.evaluator.waits import timer_id
+from flowengine.program.function_options import function_of
 from flowengine.program.standard import WAIT_FOR, WAITS
 from flowengine.store import Session
 from flowengine.store.records import CIRCUIT, circuit_of
@@ -53,7 +55,8 @@ def waits_of_runs(session: Session, runs: Sequence[Any]) -> dict[str, WaitsFor]:
     if waiting:
         busy = session.waits.running(waiting)
         idle = [run_id for run_id in waiting if run_id not in busy]
-        for run_id, wait in _waits(session, idle):
+        alarmed = {r.id for r in open_runs.values() if (r.alarm or "").startswith(DIVERGED)}
+        for run_id, wait in _waits(session, idle, alarmed):
             found[run_id].append(wait)
         for task in session.waits.limited([run_id for run_id in idle if not found[run_id]]):
             found[task.run_id].append(blocked(task.key, task.since))
@@ -85,7 +88,9 @@ def _queued(session: Session, runs: Mapping[str, Any]) -> Iterable[tuple[str, Wa
         yield run_id, WaitsFor(WaitKind.LIMIT, subject, runs[run_id].created, held_by=holder)
 
 
-def _waits(session: Session, run_ids: Sequence[str]) -> Iterable[tuple[str, WaitsFor]]:
+def _waits(
+    session: Session, run_ids: Sequence[str], diverged: Collection[str]
+) -> Iterable[tuple[str, WaitsFor]]:
     if not run_ids:
         return
     questions = session.waits.questions(run_ids)
@@ -112,6 +117,8 @@ def _waits(session: Session, run_ids: Sequence[str]) -> Iterable[tuple[str, Wait
     for task in session.waits.postponed(run_ids, session.now()):
         if task.lease > 0 and (task.limit_key or "").startswith(CIRCUIT):
             wait = WaitsFor(WaitKind.CIRCUIT, circuit_of(task.limit_key), task.since, task.due)
+        elif task.lease > 0 and task.run_id in diverged and function_of(task.facet):
+            wait = WaitsFor(WaitKind.DIVERGED, task.facet, task.since, task.due)
         else:
             wait = WaitsFor(WaitKind.RETRY, task.step_path, task.since, task.due)
         yield task.run_id, wait

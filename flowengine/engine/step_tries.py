@@ -12,7 +12,9 @@ from sqlalchemy import Row
 from flowengine.engine.program_memory import ProgramMemory
 from flowengine.engine.results import FailedTry, RetryWait
 from flowengine.engine.try_records import NOT_WAITED, TryInfo, Waited, try_info, waiting_queues
+from flowengine.evaluator.functions import DIVERGED
 from flowengine.evaluator.states import TaskState
+from flowengine.program.function_options import function_of
 from flowengine.program.nodes import Json
 from flowengine.store import Session, codec
 from flowengine.store.admission import StoredQueue
@@ -32,7 +34,7 @@ class StepTries:
     updated: int
     circuit: str
     due: int  #: of the last try
-    parked_until: int | None  #: its circuit breaker is open
+    parked_until: int | None  #: its circuit breaker is open, or its code diverged
     retry_at: int | None  #: the last try waits for this time, after an earlier one failed
     queued: int  #: how long its tries could be claimed and waited for a worker
     waited: Waited  #: of all tries
@@ -70,17 +72,45 @@ def tries_by_step(session: Session, rows: Iterable[Row[Any]], now: int) -> dict[
     for row in rows:
         by_step[row.step_id].append(row)
     queues = waiting_queues(session, [tries[-1] for tries in by_step.values()])
-    return {step_id: _together(tries, queues, now) for step_id, tries in by_step.items()}
+    diverged = _diverged(session, [tries[-1] for tries in by_step.values()])
+    return {
+        step_id: _together(tries, queues, now, step_id in diverged)
+        for step_id, tries in by_step.items()
+    }
 
 
-def _together(rows: Sequence[Row[Any]], queues: Mapping[str, StoredQueue], now: int) -> StepTries:
+def _diverged(session: Session, last: Iterable[Row[Any]]) -> set[str]:
+    """Return the steps whose activation is parked until fitting code is deployed."""
+    parked = [
+        row
+        for row in last
+        if row.state == TaskState.PENDING
+        and row.lease > 0
+        and row.waited_circuit
+        and not row.limit_key
+        and function_of(row.name) is not None
+    ]
+    runs = {run_id: session.runs.get(run_id) for run_id in {row.run_id for row in parked}}
+    # A task may also be parked because another agent has the lock of its step.
+    alarmed = {
+        run_id
+        for run_id, run in runs.items()
+        if run is not None and (run.alarm or "").startswith(DIVERGED)
+    }
+    return {row.step_id for row in parked if row.run_id in alarmed}
+
+
+def _together(
+    rows: Sequence[Row[Any]], queues: Mapping[str, StoredQueue], now: int, has_diverged: bool
+) -> StepTries:
     last, circuit = rows[-1], circuit_of(rows[-1].limit_key)
     tries = [try_info(row, queues, now) for row in rows]
     waited = sum((one.waited for one in tries), NOT_WAITED)
     queue = queues.get(last.queue) if last.state == TaskState.WAITING else None
     is_waiting = last.state in (TaskState.PENDING, TaskState.WAITING) and last.due > now
     # A retry may be due later, too, but was never claimed, so its lease was never raised.
-    is_parked = bool(circuit) and last.state == TaskState.PENDING and last.lease > 0
+    is_parked = last.state == TaskState.PENDING and last.lease > 0
+    is_parked = is_parked and (bool(circuit) or has_diverged)
     return StepTries(
         number=last.try_number,
         losses=last.losses,

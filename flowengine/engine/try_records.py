@@ -24,6 +24,8 @@ class Waited:
     limit: int = 0
     rate: int = 0
     circuit: int = 0  #: its circuit breaker was open
+    #: The code of its durable function did not fit the record, or another agent had its lock.
+    parked: int = 0
     queue: int = 0  #: it could be claimed, and no worker was free
 
     def __add__(self, other: Waited) -> Waited:
@@ -96,8 +98,9 @@ def _waited(row: Row[Any], queues: Mapping[str, StoredQueue], now: int) -> Waite
     limit, rate = part(limit), part(rate)
     # The time until a parked task is due again was added when it was parked.
     ahead = max(0, row.due - until) if row.waited_circuit else 0
-    circuit = part((row.waited_circuit or 0) - ahead)
-    return Waited(backoff, held, limit, rate, circuit, queue=left)
+    parked = part((row.waited_circuit or 0) - ahead)
+    circuit = parked if row.limit_key else 0
+    return Waited(backoff, held, limit, rate, circuit, parked - circuit, queue=left)
 
 
 def waiting_queues(session: Session, rows: Iterable[Row[Any]]) -> dict[str, StoredQueue]:

@@ -15,6 +15,7 @@ class WaitKind(StrEnum):
     """In the order in which they are named for a run with several waiting steps."""
 
     HOLD = "hold"
+    DIVERGED = "diverged"  #: a durable function, for code that fits its record
     ANSWER = "answer"
     CHILD_RUN = "child run"
     LIMIT = "limit"
@@ -34,8 +35,8 @@ class WaitsFor:
     """The next event that a step or a run needs. Times in milliseconds since the epoch."""
 
     kind: WaitKind
-    #: The name of the question, circuit, limit or task list; the id of the child run; the path of
-    #: the step of a run that waits for a time or a retry; the number of steps.
+    #: The name of the question, circuit, limit, task list or function; the id of the child run; the
+    #: path of the step of a run that waits for a time or a retry; the number of steps.
     subject: str
     since: int
     until: int | None = None  #: when the wait ends at the latest; None: nobody knows
@@ -94,6 +95,8 @@ def step_waits_for(step: WaitingStep, now: int) -> WaitsFor | None:
             until = step.task_due if (step.task_due or 0) > now else None
             return blocked(step.blocked_on, step.updated, until)
     if step.parked_until is not None and step.parked_until > now:
+        if not step.circuit:
+            return WaitsFor(WaitKind.DIVERGED, step.facet, step.updated, step.parked_until)
         return WaitsFor(WaitKind.CIRCUIT, step.circuit, step.updated, step.parked_until)
     if step.retry_at is not None and step.retry_at > now:
         return WaitsFor(WaitKind.RETRY, "", step.updated, step.retry_at)
@@ -121,6 +124,9 @@ def words(wait: WaitsFor, clock: Callable[[int], str]) -> str:
     match wait.kind:
         case WaitKind.HOLD:
             return "is on hold"
+        case WaitKind.DIVERGED:
+            # No time: another check does not help before other code is deployed.
+            return f"diverged: waits for fitting code of {wait.subject}"
         case WaitKind.ANSWER:
             return f"waits for the answer{subject}{until}" if subject else "waits for an answer"
         case WaitKind.CHILD_RUN:

@@ -22,9 +22,9 @@ _BY_ID = statement(
     f"SELECT {', '.join(TASK_COLUMNS)}, outcome FROM flowengine_task WHERE uuid = :task"
 )
 _TRY = (
-    "SELECT step_id, try_number, losses, state, task_list_name, created, updated, lease, due, "
-    "started, limit_key, limits, queue, outcome, server_id, pid, progress, waited_backoff, "
-    "waited_limit, waited_rate, waited_circuit, waited_hold, {} AS error, "
+    "SELECT run_id, step_id, name, try_number, losses, state, task_list_name, created, updated, "
+    "lease, due, started, limit_key, limits, queue, outcome, server_id, pid, progress, "
+    "waited_backoff, waited_limit, waited_rate, waited_circuit, waited_hold, {} AS error, "
     "CASE WHEN outcome = 'handed' THEN result END AS handed "
     "FROM flowengine_task WHERE run_id = :run{} ORDER BY position"
 )

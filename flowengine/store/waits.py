@@ -50,9 +50,9 @@ _RUNNING = (
     f"AND t.{TASK_IS_RUNNING}"
 )
 _POSTPONED = (
-    "SELECT t.run_id, t.step_path, t.due, t.limit_key, t.lease, t.updated FROM flowengine_task t "
-    f"WHERE {TASK_IS_RETRY} AND t.due > %s AND t.run_id IN (SELECT w.value FROM {{IDS}}) "
-    f"ORDER BY t.due LIMIT {_MANY}"
+    "SELECT t.run_id, t.step_path, t.name, t.due, t.limit_key, t.lease, t.updated "
+    f"FROM flowengine_task t WHERE {TASK_IS_RETRY} AND t.due > %s "
+    f"AND t.run_id IN (SELECT w.value FROM {{IDS}}) ORDER BY t.due LIMIT {_MANY}"
 )
 _HAS_QUEUES = "SELECT 1 FROM flowengine_queue LIMIT 1"
 _LIMITED = (
@@ -96,6 +96,7 @@ class Postponed(NamedTuple):
 
     run_id: str
     step_path: str
+    facet: str
     due: int
     limit_key: str | None
     lease: int

@@ -67,6 +67,7 @@ _COLOURS = {
     StepStatus.LIMITED: "text-warning-emphasis",
     StepStatus.RATED: "text-warning-emphasis",
     StepStatus.PARKED: "text-warning-emphasis",
+    StepStatus.DIVERGED: "text-warning-emphasis",
     StepStatus.RETRYING: "text-warning-emphasis",
     StepStatus.RUNNING: "flow-blue",
     StepStatus.CHILD_RUN: "flow-blue",

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from flowengine import event_facet, wait_for, workflow
+from flowengine.engine.presentation import status_and_label
+from flowengine.engine.results import StepStatus
+from flowengine.engine.run_tree import StepLine, load_run_tree
+from flowengine.engine.waits_for import WaitKind
 from flowengine.errors import RunFailed
 from tests.integration.functions import bodies
 from tests.integration.functions.workers import WITH_TASKS, Worked, worked
@@ -65,11 +69,32 @@ def test_a_run_waits_with_an_alarm_until_fitting_code_is_back(work: Worked, chan
     assert "test_divergence.py:" in alarm
     work.pass_time(61)
     assert not run.info().is_final
+    show_where_it_waits(work, run)
     deployed.clear()
     work.pass_time(61)
     assert run.result(timeout=0) == "8 ada"
     assert run.info().alarm is None
     assert {task.losses for task in work.engine.tasks(run.id)} == {0}
+
+
+def show_where_it_waits(work: Worked, run: Any) -> None:
+    """Runs, steps, trees and lists say that the function waits for other code."""
+    name = f"{waiting.name}@1"
+    said = f"diverged: waits for fitting code of {name}"
+    found = run.info().waits_for
+    assert (found.kind, found.subject) == (WaitKind.DIVERGED, name)
+    assert [one.id for one in work.engine.list(waits_for="diverged")] == [run.id]
+    with work.engine.database.read() as session:
+        now, lines = session.now(), load_run_tree(session, run.id).lines
+    step = next(step for step in work.engine.steps(run.id) if step.facet == name)
+    line = next(line for line in lines if isinstance(line, StepLine) and line.facet == name)
+    for one in (step, line):
+        assert status_and_label(one, now) == (StepStatus.DIVERGED, said)
+        assert one.waited.circuit == 0
+    assert step.waits_for is not None
+    assert step.waits_for.kind is WaitKind.DIVERGED
+    # Of the last activation; the time until it is checked again is not over.
+    assert step.waited.parked >= 60_000
 
 
 def test_a_function_may_fail_instead(work: Worked) -> None:
