@@ -247,16 +247,16 @@ def _with_details(
         question=waits.questions.get(row.key, ""),
     )
     if tried is not None:
-        found = _with_tries(found, row.id, tried, allowed)
+        found = _with_tries(found, step, tried, allowed)
     return replace(found, waits_for=step_waits_for(found, now))
 
 
 def _with_tries(
-    line: StepLine, step_id: str, tried: StepTries, allowed: Mapping[str, int]
+    line: StepLine, step: Row[Any], tried: StepTries, allowed: Mapping[str, int]
 ) -> StepLine:
     return replace(
         line,
         updated=max(line.updated, tried.updated),
-        child_run=child_run_of(step_id, line.facet, line.state, tried.child_run),
-        **tried.shown(allowed.get(line.facet)),
+        child_run=child_run_of(step.id, line.facet, line.state, tried.child_run),
+        **tried.shown(allowed.get(line.facet), step.activation),
     )

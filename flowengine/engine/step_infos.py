@@ -68,5 +68,5 @@ def _step_info(
         updated=max(step.updated, tried.updated),
         child_run=child_run_of(step.id, step.facet_name, state, tried.child_run),
         all_tries=tried.all,
-        **tried.shown(allowed.get(step.facet_name)),
+        **tried.shown(allowed.get(step.facet_name), step.activation),
     )

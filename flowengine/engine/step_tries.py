@@ -45,10 +45,13 @@ class StepTries:
     failed: list[FailedTry]
     child_run: str | None  #: that the last try has started, or taken up
 
-    def shown(self, allowed: int | None) -> dict[str, Any]:
-        """Return the fields that a step has in every read model; `allowed` tries it may have."""
+    def shown(self, allowed: int | None, activations: int) -> dict[str, Any]:
+        """Return the fields that a step has in every read model; `allowed` tries it may have.
+
+        `activations` of a durable function count those that ran ahead, which have no task.
+        """
         return {
-            "tries": self.number,
+            "tries": max(self.number, activations),
             "losses": self.losses,
             "task_state": self.state,
             "circuit": self.circuit,

@@ -57,8 +57,8 @@ _ITEM_COUNTS = statement(
     "GROUP BY s.parent, s.state"
 )
 _DETAILS = statement(
-    "SELECT id, path, facet_name, state, error, created, updated FROM flowengine_step "
-    "WHERE id IN :ids",
+    "SELECT id, path, facet_name, state, error, created, updated, activation "
+    "FROM flowengine_step WHERE id IN :ids",
     "ids",
 )
 _BY_KEYS = (

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flowengine.engine.run_tree import StepLine, load_run_tree
 from flowengine.evaluator.records import ACTIVATION
 from tests.integration.functions import bodies
 from tests.integration.functions.test_kept_functions import begun, counted
@@ -33,6 +34,12 @@ def test_a_chain_of_calls_has_one_task_for_an_activation(work: Worked) -> None:
     assert run.result(timeout=0) == 56
     assert begun == [8]
     assert activations(work, run) == 1
+    # The first, and one for each call: those that ran ahead have no task, and are counted.
+    (function,) = [step for step in run.steps() if step.facet.endswith("@1")]
+    with work.engine.database.read() as session:
+        lines = load_run_tree(session, run.id).lines
+    (line,) = [one for one in lines if isinstance(one, StepLine) and one.facet.endswith("@1")]
+    assert function.tries == line.tries == 1 + 8
     # The start, the first activation, and one for each call.
     assert len(run.history()) == 1 + 1 + 8
 
