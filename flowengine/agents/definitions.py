@@ -102,7 +102,7 @@ class AgentFacet(EventFacet[P, R], Generic[P, R]):
         signature = self.user_signature
         (args, kwargs), problems = signature.read(arguments)
         if problems:
-            raise DoesNotFit(self.name, problems)
+            raise DoesNotFit(self.name, problems, "agent")
         text = self.definition.fn(*args, **kwargs)
         if not isinstance(text, str) or not text.strip():
             raise AuthoringError(

@@ -79,7 +79,8 @@ class TurnHandle(Generic[R]):
             first = problem.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"])) or "it"
             reason = f"the result of turn {self.id} does not fit the agent's annotation: "
-            raise DoesNotFit(info.facet, [f"{reason}{where}: {first['msg']}"]) from None
+            problems = [f"{reason}{where}: {first['msg']}"]
+            raise DoesNotFit(info.facet, problems, "agent") from None
 
     def draft(self) -> Draft | None:
         """Return the answer that the model is giving; None while it has not said much.

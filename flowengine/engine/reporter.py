@@ -186,7 +186,7 @@ class Reporter:
         for report in reports:
             # A child run may end before its start is recorded: that report is not late.
             if report.task.uuid not in accepted and not isinstance(report.outcome, Delegated):
-                _log_refusal(report.task)
+                self._log_refusal(report.task)
         return accepted, continued
 
     def end_try(
@@ -200,7 +200,7 @@ class Reporter:
         reports = [Report(task, outcome)]
         effects, accepted = self._committer.commit_locked(run_id, reports, wait=wait)
         if wait and not accepted:
-            _log_refusal(task)
+            self._log_refusal(task)
         self._after_commit.finish([effects])
         return bool(accepted)
 
@@ -332,11 +332,18 @@ class Reporter:
         effects, _ = self._committer.commit_locked(step.run_id, fact=NewFact(kind, fact))
         self._after_commit.finish([effects])
 
-
-def _log_refusal(task: TaskDefinition) -> None:
-    log.warning(
-        "refused a late report of task %s: lease %d is no longer held; another try has replaced it",
-        task.uuid,
-        task.lease,
-        extra={"action": "report_refused", "run": task.workflow_id},
-    )
+    def _log_refusal(self, task: TaskDefinition) -> None:
+        with self._database.read() as session:
+            found = session.tasks.by_id(task.uuid)
+        reason = "another try has replaced it"
+        if found is None:
+            reason = "its run was removed"
+        elif found[0].state == TaskState.CANCELED:
+            reason = "its step was cancelled, or replaced by a retry"
+        log.warning(
+            "refused a late report of task %s: lease %d is no longer held; %s",
+            task.uuid,
+            task.lease,
+            reason,
+            extra={"action": "report_refused", "run": task.workflow_id},
+        )

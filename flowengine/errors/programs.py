@@ -165,12 +165,13 @@ class DoesNotFit(AuthoringError, TypeError):
 
     facet: str
     problems: list[str]
+    kind: str = "event facet"  #: of the thing with that name: or workflow, function, agent
 
     def __str__(self) -> str:
-        return f"event facet {self.facet!r}: {'; '.join(self.problems)}"
+        return f"{self.kind} {self.facet!r}: {'; '.join(self.problems)}"
 
     def without_values(self) -> str:
-        return f"event facet {self.facet!r}: {_names(self.problems)}"
+        return f"{self.kind} {self.facet!r}: {_names(self.problems)}"
 
 
 @dataclass(eq=False, repr=False)

@@ -19,6 +19,7 @@ from flowengine.errors import RunCancelled, TryCancelled
 from flowengine.evaluator import RunState
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
+from flowengine.testing import Flow
 from flowengine.worker import TaskWorker, lost_leases
 from flowengine.worker.cancel_token import CancelToken
 from flowengine.worker.heartbeat import PoolChildren, server_of
@@ -193,3 +194,34 @@ def test_a_pool_child_is_killed_after_the_grace_and_not_before(
     now[0] = 100.0
     children.check(engine)
     assert killed == [os.getpid()], "its try has ended"
+
+
+@pytest.mark.parametrize(
+    ("ends", "reason"),
+    [
+        ("cancel", "its step was cancelled, or replaced by a retry"),
+        ("die", "another try has replaced it"),
+    ],
+)
+def test_the_refusal_of_a_late_report_says_why_the_lease_was_lost(
+    caplog: pytest.LogCaptureFixture, ends: str, reason: str
+) -> None:
+    with Flow() as flow:
+        refuse_late_report(flow, caplog, ends, reason)
+
+
+def refuse_late_report(
+    flow: Flow, caplog: pytest.LogCaptureFixture, ends: str, reason: str
+) -> None:
+    run = flow.start(watching)
+    worker = flow.worker("w1")
+    task = worker.claim(run, "watch")
+    if ends == "cancel":
+        run.cancel()
+    else:
+        worker.die()
+        flow.watchdog()
+    with caplog.at_level("WARNING", "flowengine"):
+        assert not worker.report(task, {"result": True})
+    (refused,) = [r for r in caplog.records if getattr(r, "action", "") == "report_refused"]
+    assert refused.getMessage().endswith(f"is no longer held; {reason}")

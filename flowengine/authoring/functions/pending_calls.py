@@ -155,6 +155,10 @@ class PendingCall(Coroutine[Any, Any, R]):
         return f"<call of {self.facet} at {self.location}>"
 
 
+#: The words of an error for the subject of a call, if it is no event facet.
+_KINDS = {CallKind.RUN: "workflow", CallKind.STEP: "function"}
+
+
 class CallFuture(FunctionFuture):
     """The end of a call that was made."""
 
@@ -180,7 +184,8 @@ class CallFuture(FunctionFuture):
                 hint = callee.definition and callee.definition.signature.result
                 assert isinstance(hint, Annotation)
                 problem = mismatch(RESULT, hint, end.result, error)
-                self.set_exception(DoesNotFit(callee.facet, [problem]))
+                kind = _KINDS.get(callee.kind, "event facet")
+                self.set_exception(DoesNotFit(callee.facet, [problem], kind))
         self.exception()  # marks it as seen: its row has it, also if nobody awaits it
 
     def cancel(self, msg: Any | None = None) -> bool:

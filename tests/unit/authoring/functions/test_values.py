@@ -28,7 +28,7 @@ from flowengine.authoring.functions import (
     uuid,
     wait_for,
 )
-from flowengine.errors import AuthoringError, CommandFailed
+from flowengine.errors import AuthoringError, CommandFailed, DoesNotFit
 from flowengine.program.function_calls import CallKind
 from tests.unit.authoring.functions.recorded import START, Recorded
 
@@ -372,3 +372,22 @@ def test_a_function_runs_inside_of_another_loop() -> None:
 
     assert asyncio.run(outer()).result == [5]
     assert START
+
+
+@workflow
+async def weighed(parcel: str) -> int:
+    return len(parcel)
+
+
+@pytest.mark.parametrize(("called", "kind"), [(weighed, "workflow"), (pack, "event facet")])
+def test_a_result_that_does_not_fit_names_the_kind_of_its_source(called: Any, kind: str) -> None:
+    async def body() -> str:
+        try:
+            await called("a" if called is weighed else Parcel("a"))
+        except DoesNotFit as problem:
+            return str(problem)
+        return ""
+
+    run = Recorded(body)
+    run.end(0, "heavy")
+    assert run.result.startswith(f"{kind} '{__name__}.{called.definition.fn.__name__}'")
