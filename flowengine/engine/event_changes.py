@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowengine.engine.history import BEGUN, SUSPENDED
+from flowengine.engine.history import ACTIVATIONS, BEGUN, SUSPENDED
 from flowengine.evaluator.call_statements import key_of_path
 from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import EventState, StepState
@@ -202,20 +202,30 @@ class _Commit:
             self._add(step, state, tried=tried)
 
     def begun(self) -> None:
+        activations = dict(self._body.get(ACTIVATIONS, ()))
         for name in _begun(self._body):
             for step in self._steps(name)[:1]:
                 tries = self._rows.tries.get(step.id, ())
                 if not tries:
                     continue
+                if name in activations:
+                    self._activated(step, tries, activations[name])
+                    continue
                 if tries[0].created < self._entry.at and _is_function(self._rows.events[step.id]):
-                    self._activated(step, tries)
+                    self._activated_at(step, tries)
                     continue
                 self._add(step, EventState.CREATED, tried=tries[0])
                 if not tries[0].has_limits:
                     self._add(step, EventState.DISPATCHED, tried=tries[0])
 
-    def _activated(self, step: FeedStep, tries: Sequence[FeedTry]) -> None:
+    def _activated(self, step: FeedStep, tries: Sequence[FeedTry], number: int) -> None:
         """Add the next activation of a function, whose event is there already."""
+        for tried in tries:
+            if (tried.number, tried.losses) == (number, 0):
+                self._add(step, EventState.DISPATCHED, tried=tried)
+
+    def _activated_at(self, step: FeedStep, tries: Sequence[FeedTry]) -> None:
+        """Add the next activation, of a commit of an early version, which has not its number."""
         for tried in tries:
             if tried.created == self._entry.at:  # none: it ran ahead
                 self._add(step, EventState.DISPATCHED, tried=tried)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowengine.evaluator import IterationChanges
-from flowengine.evaluator.records import ACTIVATION, CachedResult, Step
+from flowengine.evaluator.records import ACTIVATION, CachedResult, Step, TaskDefinition
 from flowengine.evaluator.states import EventState, StepState
 from flowengine.evaluator.triggers import (
     Action,
@@ -42,6 +42,9 @@ _SUCCEEDED = "succeeded"
 SUSPENDED = "suspended"  #: the end of an activation whose function goes on
 _REASON = 500  #: characters of a refusal
 _AT_EVENT = StepState.EVENT_TRANSMIT
+#: In an entry: activations of durable functions behind the first, by number. Times do not tell them
+#: apart: a clock may stand still.
+ACTIVATIONS = "activations"
 BEGUN = "begun"  #: in an entry: steps that reached their event, behind the listed transitions
 
 
@@ -183,13 +186,9 @@ def summary(
         found["generation"] = generation
     if changes.created_tasks:
         found["tasks"] = len(changes.created_tasks)
-        retries = [
-            [_named(task.step_path, task.step_key), task.try_number, task.losses, task.due]
-            for task in changes.created_tasks
-            if task.losses or (task.try_number > 1 and task.data_type != ACTIVATION)
-        ]
-        if retries:
-            found["retries"] = retries
+        for task in changes.created_tasks:
+            if task.losses or task.try_number > 1:
+                _add_later_try(found, task)
     if changes.created_timers:
         names = {s.id: s for s in (*changes.created_steps, *changes.updated_steps)}
         found["timers"] = [
@@ -211,6 +210,16 @@ def summary(
             for one in changes.dropped_answers
         ]
     return found
+
+
+def _add_later_try(found: dict[str, Any], task: TaskDefinition) -> None:
+    """Add a retry, or a later activation of a durable function, whose event is there already."""
+    name = _named(task.step_path, task.step_key)
+    if task.data_type == ACTIVATION and not task.losses:
+        found.setdefault(ACTIVATIONS, []).append([name, task.try_number])
+    else:
+        row = [name, task.try_number, task.losses, task.due]
+        found.setdefault("retries", []).append(row)
 
 
 def _is_same(before: Step | None, step: Step) -> bool:

@@ -120,13 +120,14 @@ def test_a_call_gets_its_result_from_outside(database_url: str, tmp_path: Path) 
         assert run.result(timeout=0) == 42
 
 
+@pytest.mark.parametrize("passed", [1, 0], ids=["clock moves", "clock stands still"])
 def test_the_feed_of_events_has_each_call_and_one_end_of_the_function(
-    database_url: str, tmp_path: Path
+    database_url: str, tmp_path: Path, passed: int
 ) -> None:
     with worked(database_url, tmp_path, **WITH_TASKS, continuation=False) as work:
         run = work.start(fragile_chain, 2)
         while work.worker.drain("default"):
-            work.clock.now += 1
+            work.clock.now += passed
         changes = list(work.engine.events(run.id, after=0))
     found = [
         (change.path.rpartition(".")[2], change.state.rpartition(".")[2]) for change in changes
