@@ -17,6 +17,7 @@ from typing import Any
 from lark import Token, Transformer, v_args
 
 from flowengine.afl.tokens import documentation, script_code, string_value
+from flowengine.program.function_options import function_of
 from flowengine.program.nodes import Json
 
 Node = dict[str, Json]
@@ -99,13 +100,15 @@ class ProgramTransformer(Transformer[Token, Node]):
     def use(self, at: Token, name: list[Token]) -> Node:
         return {"used": _dotted(name)}
 
-    def facet(self, kind: tuple[str, Token], name: Token, params: list[Node], *rest: Any) -> Node:
+    def facet(self, kind: tuple[str, Token], name: str, params: list[Node], *rest: Any) -> Node:
         *returns, mixins, tail = rest if isinstance(rest[-1], _Tail) else rest[:-1]
         catch = None if isinstance(rest[-1], _Tail) else rest[-1]
+        function = function_of(name)
         return _node(
             kind[0],
             kind[1],
             name=str(name),
+            function=None if function is None else {"version": function[1]},
             params=params,
             returns=returns[0] if returns else [],
             mixins=[_node("MixinSig", at, **mixin) for at, mixin in mixins],
@@ -113,6 +116,9 @@ class ProgramTransformer(Transformer[Token, Node]):
             pre_script=tail.script,
             catch=catch,
         )
+
+    def facet_name(self, name: Token, version: Token) -> str:
+        return f"{name}{version}"
 
     def kind(self, at: Token, *_: Token) -> tuple[str, Token]:
         return _FACETS[at], at
@@ -233,9 +239,13 @@ class ProgramTransformer(Transformer[Token, Node]):
             calls.append({"type": "CallExpr", **parts})
         return [_node("YieldStmt", at, call=one) for one in calls]
 
-    def call(self, name: list[Token], arguments: list[Node], mixins: list[_Mixin]) -> Node:
-        called = [_node("MixinCall", at, **mixin) for at, mixin in mixins]
-        return _node("CallExpr", name[0], target=_dotted(name), args=arguments, mixins=called)
+    def call(self, called: tuple[Token, str], arguments: list[Node], mixins: list[_Mixin]) -> Node:
+        at, target = called
+        mixed = [_node("MixinCall", place, **mixin) for place, mixin in mixins]
+        return _node("CallExpr", at, target=target, args=arguments, mixins=mixed)
+
+    def called(self, name: list[Token], version: str = "") -> tuple[Token, str]:
+        return name[0], f"{_dotted(name)}{version}"
 
     def mixin(self, name: list[Token], arguments: list[Node], alias: Token | None = None) -> _Mixin:
         named = None if alias is None else str(alias)

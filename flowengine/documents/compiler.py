@@ -16,6 +16,7 @@ from flowengine.documents.reader import ReadDocument, read_document
 from flowengine.errors import InvalidProgram, Problem
 from flowengine.program import link_program, nodes, parse_program
 from flowengine.program.commands import COMMANDS
+from flowengine.program.function_options import function_of
 from flowengine.program.standard import CHILD, RESULT, STANDARD, is_built_in
 from flowengine.scheduling import Schedule
 
@@ -87,6 +88,7 @@ def link_document(
                 by = "" if part is document else f" through `{part.name}`"
                 what = f"`{document.name}` starts itself{by}, and would wait for its own `runs`"
                 problems.add(document.children.get(part.name, Place()), what)
+    _refuse_workflows(document, find_facet, find_workflow)
     declarations = _declarations(document, parts, programs, find_facet)
     whole = nodes.Program(tuple(declarations))
     if document.is_linkable:
@@ -101,6 +103,22 @@ def link_document(
     return CompiledDocument(
         document.name, document.file, whole, tuple(document.schedules), document.description
     )
+
+
+def _refuse_workflows(
+    document: ReadDocument, find_facet: FindFacet, find_workflow: FindWorkflow
+) -> None:
+    """Refuse calls of workflows: no worker has an event facet of that name."""
+    for name, calls in document.calls.items():
+        if is_built_in(name) or name in COMMANDS or find_facet(name) is not None:
+            continue
+        program = find_workflow(name)
+        if program is None:
+            continue
+        versions = [other for other, _ in _flat(program.declarations) if function_of(other)]
+        called = f", or `call: {versions[-1]}` for this version of it" if versions else ""
+        what = f"`{name}` is a workflow, no event facet: write `workflow: {name}`{called}"
+        document.problems.add(calls[0][0], what)
 
 
 def _declarations(
@@ -167,7 +185,10 @@ def _by_use(
     fields = tuple(nodes.Field(argument) for argument in sorted(first))
     short = name.rpartition(".")[2]
     returns = (nodes.Field(RESULT),)
-    return nodes.FacetDeclaration(nodes.FacetKind.EVENT, short, params=fields, returns=returns)
+    called = function_of(name)
+    function = None if called is None else nodes.FunctionOptions(called[1])
+    kind = nodes.FacetKind.EVENT
+    return nodes.FacetDeclaration(kind, short, params=fields, returns=returns, function=function)
 
 
 def _is_about(problem: Problem, document: ReadDocument) -> bool:

@@ -10,6 +10,12 @@ from flowengine.documents.models import Concurrency, Task
 from flowengine.documents.problems import Problems
 from flowengine.documents.yaml_nodes import ListNode, MapNode, Node, Scalar, plain
 from flowengine.program.deadlines import MIXIN as DEADLINE
+from flowengine.program.function_options import (
+    FunctionOptions,
+    function_facet,
+    function_of,
+    function_problems,
+)
 from flowengine.program.limit_keys import RUN
 from flowengine.program.standard import CHILD, NAMESPACE, SLEEP, SLEEP_UNTIL, WAIT_FOR
 from flowengine.program.wait_times import answer_problem, until_problem
@@ -47,12 +53,18 @@ def action_of(task: Task, name: Scalar, node: MapNode, problems: Problems) -> st
         hint = "; an expression cannot choose it" if "${" in (task.call or "") else ""
         problems.add(place, f"{what}{hint}")
         return ""
+    if (function := function_of(task.call or "")) is not None:
+        for what in function_problems(FunctionOptions(function[1])):
+            problems.add(_value(node, "call").place, f"`{task.call}`: {what}")
     for word, actions in _FITS.items():
         key = node.key(word)
         if key is not None and given[0] not in actions:
             cure = "; write `deadline`" if word == "timeout" else ""
             what = f"`{word}` belongs to {' and '.join(actions)}, not to `{given[0]}`{cure}"
             problems.add(key.place, what)
+        elif key is not None and word in _OF_TRIES and function is not None:
+            what = f"`{word}` belongs to the calls of a durable function: `{task.call}` is not "
+            problems.add(key.place, f"{what}tried as a whole; give it to its event facets")
     return given[0]
 
 
@@ -70,10 +82,10 @@ def call_of(
     match action:
         case "call":
             assert task.call is not None
-            return {
-                **_call(task.call, {key.text: reader.value(v) for key, v in arguments.entries}),
-                "mixins": _options(task, workflow, concurrency),
-            }
+            made = _call(task.call, {key.text: reader.value(v) for key, v in arguments.entries})
+            # The activations of a durable function have no limit: it may wait for months.
+            if function_of(task.call) is None:
+                return {**made, "mixins": _options(task, workflow, concurrency)}
         case "workflow":
             target = {"type": "String", "value": task.workflow}
             inputs = reader.value(arguments)
@@ -128,6 +140,8 @@ def _wait_problem(kind: str, node: Node) -> str | None:
 
 
 def _is_qualified(name: str) -> bool:
+    if (function := function_of(name)) is not None and function_facet(*function) == name:
+        name = function[0]
     return all(part.isidentifier() for part in name.split("."))
 
 

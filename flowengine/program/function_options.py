@@ -14,7 +14,7 @@ from typing import Any
 
 DIVERGENCE_POLICIES = ("wait", "fail")
 LARGEST_VERSION = 1_000_000
-_MARK = "@"  # no name of Python, AFL or YAML has it
+_MARK = "@"  # no name of Python has it; AFL and documents write it as here
 
 
 @dataclass(frozen=True, slots=True)
