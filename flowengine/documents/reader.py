@@ -38,7 +38,11 @@ _TYPES: dict[str, Any] = {
     "any": "Json",
 }
 _SCHEMAS: dict[str, _Json] = {
-    "date": {"type": ["string", "null"], "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"},
+    "date": {
+        "type": ["string", "null"],
+        "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
+        "format": "date",
+    },
     "map": {"type": ["object", "null"]},
 }
 #: Of inputs with a description: the catalogue shows it in their schema.

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from flowengine.program.formats import format_misfit
+
 if TYPE_CHECKING:
     from flowengine.program.validator import Validation
 
@@ -104,6 +106,12 @@ def _pattern(check: Validation, wanted: Any, value: Any, _: Any) -> Misfit | Non
     if not isinstance(value, str) or check.matches(wanted, value):
         return None
     return Misfit(f"{shown(value)} does not match {wanted!r}")
+
+
+def _format(check: Validation, wanted: Any, value: Any, _: Any) -> Misfit | None:
+    is_checked = check.has_formats and isinstance(value, str)
+    problem = format_misfit(wanted, value) if is_checked else ""
+    return Misfit(problem) if problem else None
 
 
 def _const(check: Validation, wanted: Any, value: Any, _: Any) -> Misfit | None:
@@ -270,6 +278,7 @@ RULES: dict[str, Rule] = {
     "enum": _enum,
     "exclusiveMaximum": _bound(lambda n, limit: n < limit, "not less than"),
     "exclusiveMinimum": _bound(lambda n, limit: n > limit, "not greater than"),
+    "format": _format,
     "if": _if,
     "items": _items,
     "maxItems": _size(list, lambda n, limit: n <= limit, "is too long"),

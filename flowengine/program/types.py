@@ -121,7 +121,7 @@ def check_inputs(
     """Raise `InvalidInputs` with its first problems: unknown, missing or of another type."""
     most = limits.max_problems
     declared = {param.name: param for param in workflow.params}
-    checks = Checks(limits.max_schema_checks)
+    checks = Checks(limits.max_schema_checks, has_formats=True)
     wrong = misfits(workflow.params, inputs, workflow.schemas, checks)
     if inputs.keys() == declared.keys() and not wrong and not workflow.node.mixins:
         return  # as most starts do

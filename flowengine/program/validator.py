@@ -41,10 +41,14 @@ class TooManyChecks(Exception):
 class Checks:
     """The checks that the validation of one value may still make."""
 
-    __slots__ = ("_most", "left")
+    __slots__ = ("_most", "has_formats", "left")
 
-    def __init__(self, most: int = DEFAULT_LIMITS.max_schema_checks) -> None:
+    def __init__(
+        self, most: int = DEFAULT_LIMITS.max_schema_checks, *, has_formats: bool = False
+    ) -> None:
+        """`has_formats`: texts with the format of a date or a time must be such."""
         self._most = self.left = most
+        self.has_formats = has_formats
 
     def spend(self, checks: int) -> None:
         self.left -= checks
@@ -95,11 +99,12 @@ def _has_secrets(schema: Mapping[str, Json]) -> bool:
 class Validation:
     """One value and one schema."""
 
-    __slots__ = ("_depth", "_references", "_root", "spend")
+    __slots__ = ("_depth", "_references", "_root", "has_formats", "spend")
 
     def __init__(self, root: Mapping[str, Any], checks: Checks) -> None:
         self._root, self._depth, self.spend = root, 0, checks.spend
         self._references: dict[str, Any] = {}
+        self.has_formats = checks.has_formats
 
     def check(self, schema: Any, value: Any) -> Misfit | None:
         if schema is True:
