@@ -125,8 +125,6 @@ class Drafts:
         for schedule in schedules:
             name = schedule.name or workflow
             _check_text("name of a schedule", name)
-            if len(name) > _MAX_NAME:
-                raise ValueError(f"the name of a schedule has at most {_MAX_NAME} characters")
             definition = self._definitions.text(name, schedule)
             _check_text("schedule", definition)
             yield name, (schedule, definition)

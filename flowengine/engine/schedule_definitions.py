@@ -8,6 +8,7 @@ from flowengine.engine.schedule_records import changed, scheduled
 from flowengine.engine.tick_runs import TickRuns
 from flowengine.scheduling import Schedule, Timetable
 from flowengine.scheduling.states import ScheduleState
+from flowengine.scheduling.tick_values import check_length
 from flowengine.settings import Settings
 from flowengine.store import Session, codec
 from flowengine.store.schedules import ScheduleRecord
@@ -18,7 +19,11 @@ class ScheduleDefinitions:
         self._runs, self._settings = runs, settings
 
     def text(self, name: str, schedule: Schedule) -> str:
-        """Return the stored form of a schedule; raises TooLarge or NotJson for its inputs."""
+        """Return the stored form of a schedule; raises TooLarge or NotJson for its inputs.
+
+        Raises InvalidSchedule if its name is too long for the keys of its runs.
+        """
+        check_length(name)
         stored = replace(schedule, name="").as_json()
         most = self._settings.max_value_bytes
         codec.check_value(f"the inputs of schedule {name}", stored.get("inputs"), most)

@@ -103,3 +103,18 @@ def tick_key(schedule: str, nominal: int) -> str:
 def trigger_key(schedule: str, moment: int) -> str:
     """Return the key of a run that an actor asked for: never that of a tick at the same time."""
     return f"trigger:{schedule}@{shown_time(moment)}"
+
+
+#: Characters of a schedule's name that fit into the key of every run that it may start.
+LONGEST_NAME = 255 - len(trigger_key("", 1))
+
+
+def check_length(name: str) -> None:
+    """Raise InvalidSchedule for a name that is too long: that of the workflow, if it has none."""
+    if len(name) > LONGEST_NAME:
+        problem = (
+            f"it has {len(name):,} characters, and may have {LONGEST_NAME}: its runs have a key of "
+            "the name and the time of their tick; a schedule without a name has that of its "
+            'workflow, so give it a shorter one: Schedule(…, name="mornings")'
+        )
+        raise InvalidSchedule("the name", f"{name[:50]}…", problem)

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from flowengine import InvalidInputs, event_facet, workflow
 from flowengine.engine import schedules
 from flowengine.engine.due_schedules import DueSchedules
-from flowengine.errors import ScheduleRefused, UnknownSchedule
+from flowengine.errors import InvalidSchedule, ScheduleRefused, UnknownSchedule
 from flowengine.scheduling import Schedule, shown_time, tick
 from flowengine.settings import Settings
 from flowengine.store.schedules import Schedules as ScheduleRows
@@ -436,3 +436,19 @@ def test_schedules_of_other_tenants_are_not_seen(database_url: str) -> None:
         flow.watchdog()
         (run,) = flow.engine.list(tenant="a")
         assert run.tenant == "a"
+
+
+def test_a_schedule_of_a_workflow_with_a_long_name_says_that_the_name_is_too_long(
+    flow: Flow,
+) -> None:
+    def put(length: int, **options: Any) -> None:
+        named = workflow(name=f"a.{'n' * (length - 2)}")(daily.definition.fn)
+        flow.engine.schedules.put(named.program(), named.name, Schedule("@daily", **options))
+
+    put(222)
+    with pytest.raises(InvalidSchedule) as raised:
+        put(223)
+    assert "it has 223 characters, and may have 222" in str(raised.value)
+    put(223, name="mornings")
+    flow.engine.schedules.trigger(f"a.{'n' * 220}", reason="now")
+    assert len(flow.engine.list(workflow=f"a.{'n' * 220}")) == 1
