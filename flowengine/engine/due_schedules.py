@@ -111,7 +111,9 @@ class DueSchedules:
             decision = decide(
                 timetable, record.next_tick, now, running=bool(running), waiting=bool(waiting)
             )
-            effects = self._runs.apply(session, record, timetable.schedule, decision.actions, now)
+            effects = self._runs.apply(
+                session, record, timetable.schedule, decision.actions, now, timetable=timetable
+            )
             following = record._replace(next_tick=decision.next_tick, due=decision.due, updated=now)
             if decision.next_tick is None:
                 state = next_schedule_state(record.state, ScheduleSignal.END)

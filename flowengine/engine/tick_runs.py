@@ -22,12 +22,13 @@ from flowengine.scheduling import (
     Replace,
     Schedule,
     Skip,
+    Timetable,
     filled,
     shown_time,
     tick_key,
     trigger_key,
 )
-from flowengine.scheduling.decisions import Action
+from flowengine.scheduling.decisions import Action, continues
 from flowengine.settings import Settings
 from flowengine.store import Session
 from flowengine.store.schedules import ScheduleRecord, TickRecord
@@ -112,8 +113,13 @@ class TickRuns:
         outcome: str = STARTED,
         actor: str | None = None,
         reason: str | None = None,
+        timetable: Timetable | None = None,
     ) -> TickEffects:
-        """Write the runs and the tick rows of actions."""
+        """Write the runs and the tick rows of actions.
+
+        With a timetable, ticks that are skipped for the reason of those before them are told by
+        the row of these: a schedule of every second skips 86,400 ticks in a day under a long run.
+        """
         effects = TickEffects()
         begun: list[int] = []
         rows: dict[int, TickRecord] = {}
@@ -148,7 +154,8 @@ class TickRuns:
         for nominal, commit in zip(begun, effects.commits, strict=True):
             tick(nominal, outcome, commit.run_id)
         effects.ticks = [rows[nominal] for nominal in sorted(rows)]
-        session.schedules.add_ticks(effects.ticks)
+        is_told = timetable is not None and _extends(session, record, timetable, actions, now)
+        session.schedules.add_ticks(effects.ticks[1:] if is_told else effects.ticks)
         return effects
 
     def _cancel_open(
@@ -183,6 +190,29 @@ class TickRuns:
             self._after_commit.advance(run_id)
         for where in effects.queues:
             self._after_commit.begin_queued(*where)
+
+
+def _extends(
+    session: Session,
+    record: ScheduleRecord,
+    timetable: Timetable,
+    actions: Sequence[Action],
+    now: int,
+) -> bool:
+    """Let the row of the ticks before tell the first of these, if they are skipped alike."""
+    first = actions[0] if actions else None
+    if not isinstance(first, Skip):
+        return False
+    before = session.schedules.last_tick(record.tenant, record.name, first.nominal)
+    if before is None or before.outcome != SKIPPED or before.actor is not None:
+        return False
+    if not continues(timetable, before.last or before.nominal, before.reason, first):
+        return False
+    # Rows of several ticks that were not counted have no number; that of one tick has 1.
+    counts = (before.tick_count, first.count)
+    count = None if None in counts else sum(n for n in counts if n is not None)
+    session.schedules.extend_tick(before, first.last, count, now)
+    return True
 
 
 def singleton_key(schedule: str) -> str:

@@ -93,6 +93,16 @@ def decide_trigger(schedule: Schedule, nominal: int, *, running: bool, waiting: 
     return action
 
 
+def continues(timetable: Timetable, last: int, reason: str | None, skip: Skip) -> bool:
+    """Whether skipped ticks follow directly on others, up to `last`, without a run for a reason.
+
+    Not if `last` is no tick of the timetable: the schedule was another one then.
+    """
+    if reason != skip.reason or timetable.after(last) != skip.nominal:
+        return False
+    return timetable.after(last - 1) == last
+
+
 def _due_ticks(timetable: Timetable, nominal: int, now: int) -> tuple[Skip | None, list[int]]:
     """Return the last ticks that are due, and the range of those before them."""
     ticks = [nominal]

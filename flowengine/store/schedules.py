@@ -73,6 +73,14 @@ _TICKS = (
     f"SELECT {_TICK_COLUMNS} FROM flowengine_tick WHERE tenant = %s AND schedule = %s "
     "AND nominal >= %s AND nominal <= %s ORDER BY nominal DESC, outcome LIMIT %s"
 )
+_LAST_TICK = (
+    f"SELECT {_TICK_COLUMNS} FROM flowengine_tick WHERE tenant = %s AND schedule = %s "
+    "AND nominal < %s ORDER BY nominal DESC, outcome LIMIT 1"
+)
+_EXTEND = (
+    "UPDATE flowengine_tick SET last = %s, tick_count = %s, created = %s WHERE tenant = %s "
+    "AND schedule = %s AND nominal = %s AND outcome = %s RETURNING nominal"
+)
 _REMOVE_TICKS = "DELETE FROM flowengine_tick WHERE tenant = %s AND schedule = %s RETURNING nominal"
 # Row by row of the key: a statement with a limit needs a subquery on both databases.
 _REMOVE_OLD = (
@@ -158,6 +166,16 @@ class Schedules(Part):
             )
             added += len(self._session.rows(text, tuple(value for tick in part for value in tick)))
         return added
+
+    def last_tick(self, tenant: str, schedule: str, before: int) -> TickRecord | None:
+        """Return the newest outcome of a tick before that time."""
+        rows = self._session.rows(_LAST_TICK, (tenant, schedule, before))
+        return TickRecord(*rows[0]) if rows else None
+
+    def extend_tick(self, tick: TickRecord, last: int, count: int | None, now: int) -> None:
+        """Let the row of skipped ticks tell later ones, too. Its age is that of the last ones."""
+        key = (tick.tenant, tick.schedule, tick.nominal, tick.outcome)
+        self._session.rows(_EXTEND, (last, count, now, *key))
 
     def remove_ticks(self, before: int, most: int) -> int:
         """Remove outcomes of ticks that were stored before that time; return how many."""

@@ -452,3 +452,43 @@ def test_a_schedule_of_a_workflow_with_a_long_name_says_that_the_name_is_too_lon
     put(223, name="mornings")
     flow.engine.schedules.trigger(f"a.{'n' * 220}", reason="now")
     assert len(flow.engine.list(workflow=f"a.{'n' * 220}")) == 1
+
+
+def test_ticks_that_are_skipped_one_after_the_other_have_one_row(flow: Flow) -> None:
+    put(flow, every="1s", overlap="skip")
+    for _ in range(50):
+        flow.clock.advance(seconds=1)
+        flow.watchdog()
+    started, skipped = reversed(flow.engine.schedules.ticks("clock.daily"))
+    assert started.outcome == "started"
+    assert (skipped.outcome, skipped.reason, skipped.tick_count) == ("skipped", "running", 49)
+    assert (skipped.nominal, skipped.last) == (started.nominal + 1_000, started.nominal + 49_000)
+    assert skipped.created == flow.clock.now, "its age is that of the last tick"
+    flow.settle()
+    for _ in range(3):
+        flow.clock.advance(seconds=1)
+        flow.watchdog()
+    counts = [
+        (tick.outcome, tick.tick_count) for tick in flow.engine.schedules.ticks("clock.daily")
+    ]
+    assert counts == [("skipped", 2), ("started", None), ("skipped", 49), ("started", None)]
+
+
+def test_a_row_of_skipped_ticks_ends_where_the_reason_or_the_timetable_changes(flow: Flow) -> None:
+    put(flow, every="1m", overlap="skip")
+
+    def pass_minutes(number: int) -> None:
+        for _ in range(number):
+            flow.clock.advance(minutes=1)
+            flow.watchdog()
+
+    pass_minutes(3)
+    flow.engine.schedules.pause("clock.daily", actor="eva")
+    pass_minutes(5)
+    flow.engine.schedules.resume("clock.daily", actor="eva")
+    pass_minutes(4)
+    put(flow, every="11m", overlap="skip")
+    pass_minutes(22)
+    rows = flow.engine.schedules.ticks("clock.daily", most=100)
+    told = [(tick.reason, tick.tick_count) for tick in reversed(rows) if tick.outcome == "skipped"]
+    assert told == [("running", 2), ("late", 4), ("running", 5), ("running", 2)]

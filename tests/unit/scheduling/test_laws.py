@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowengine.scheduling import Schedule, Timetable, decide
+from flowengine.scheduling import Reason, Schedule, Skip, Timetable, decide
+from flowengine.scheduling.decisions import continues
 
 ZONES = (
     "UTC", "Europe/Berlin", "Australia/Lord_Howe", "America/Sao_Paulo", "Africa/Casablanca",
@@ -89,3 +91,24 @@ def test_a_decision_covers_every_due_tick_once_and_in_order(
 @given(timetables)
 def test_a_stored_schedule_is_read_as_it_was(timetable: Timetable) -> None:
     assert Schedule.from_json(timetable.schedule.as_json()) == timetable.schedule
+
+
+@given(timetables, moments, st.integers(1, 30))
+def test_a_row_of_skipped_ticks_is_continued_by_the_next_tick_alone(
+    timetable: Timetable, moment: int, number: int
+) -> None:
+    """So the ticks of a row are all those from its first to its last, each once."""
+    ticks = [moment]
+    for _ in range(number + 2):
+        found = timetable.after(ticks[-1])
+        assert found is not None
+        ticks.append(found)
+    first, *others = ticks[1:]
+    last = first
+    for at, nominal in enumerate(others):
+        skip = Skip(nominal, nominal, 1, Reason.RUNNING)
+        assert continues(timetable, last, "running", skip)
+        assert not continues(timetable, last, "waiting", skip)
+        for later in others[at + 1 : at + 3]:
+            assert not continues(timetable, last, "running", replace(skip, nominal=later))
+        last = nominal
