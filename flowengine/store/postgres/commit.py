@@ -57,8 +57,10 @@ def write(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
 def insert_calls(executor: Executor, plan: CommitPlan, task_id: str, lease: int) -> bool:
     """Insert the calls of an activation, if its task is held under its lease."""
     encodings, values = encode(plan, is_alone=True)
-    rows = executor.rows(_calls_statement(encodings), [*values, task_id, str(lease)])
-    return bool(rows)
+    text, given = _calls_statement(encodings), [*values, task_id, str(lease)]
+    if isinstance(executor, PostgresExecutor):
+        return bool(executor.fetch_text_column(text, given))
+    return bool(executor.rows(text, given))
 
 
 @functools.cache
