@@ -46,6 +46,8 @@ _WRITABLE = (
 )
 
 
+#: Types whose values are their own JSON form, whatever they are.
+_OWN_FORM = frozenset({int, bool, types.NoneType})
 #: Keywords of a schema that have values, and not schemas.
 _VALUES = frozenset({"const", "default", "enum", "examples"})
 
@@ -101,7 +103,7 @@ class Annotation:
         """Deserialize stored JSON; raises pydantic's ValidationError."""
         if self.schema is None:
             # The stored value may be cached or shared with another step: the function gets a copy.
-            return self.adapter.validate_python(_deep_copy(value))
+            return self.adapter.validator.validate_python(_deep_copy(value))
         # Not validate_python: a strict model accepts a date as text only from JSON.
         return self.adapter.validate_json(json.dumps(value))
 
@@ -115,7 +117,8 @@ class Annotation:
         Raises pydantic's ValidationError for an invalid value, NotJson for a valid
         one without JSON form, SecretRefused for a secret that cannot be encrypted.
         """
-        value = self.adapter.validate_python(value)
+        # The validator itself: its wrapper takes as long as the validation of a small value.
+        value = self.adapter.validator.validate_python(value)
         if self.plain:
             return json_value(value, what, where)
         # pydantic serializes an infinity inside an `Any` as null: check first.
@@ -196,6 +199,9 @@ def _refuse_non_finite(value: float, what: str, where: str) -> None:
 
 
 def _plain_json(value: Any, what: str, where: str) -> Json:
+    kind = type(value)
+    if kind in _OWN_FORM or (kind is str and value.isascii()):
+        return cast(Json, value)
     # An Enum may also be a str or an int: store its value.
     if isinstance(value, _WRITABLE) or (
         dataclasses.is_dataclass(value) and not isinstance(value, type)

@@ -13,7 +13,7 @@ from typing import Any
 
 from flowengine.program.nodes import Location
 
-_OURS = __name__.rpartition(".")[0]
+_OURS = __name__.rpartition(".")[0] + "."
 _PACKAGE = str(PurePath(__file__).parent.parent) + os.sep
 
 
@@ -39,8 +39,9 @@ def user_frame() -> FrameType | None:
     Skips frames of this package and of the standard library (``copy.deepcopy(symbol)``,
     ``map``-like callbacks), whose lines do not help the author.
     """
-    frame = inspect.currentframe()
-    while frame is not None and (_module(frame) + ".").startswith(_OURS + "."):
+    frame: FrameType | None = sys._getframe(1)
+    # Without a call for each frame: every call of a durable function is located.
+    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith(_OURS):
         frame = frame.f_back
     nearest = frame
     while frame is not None and _module(frame).partition(".")[0] in sys.stdlib_module_names:

@@ -34,6 +34,7 @@ _NUMBER = 8  # hex digits of a call's number in its key
 _READS = ReadSet(levels=1, is_last=False)
 
 
+@functools.lru_cache(maxsize=1_000)
 def key_prefix(function_path: str) -> str:
     """Return the beginning of the keys of a function's calls."""
     return blake2b(f"n{function_path}".encode(), digest_size=12).hexdigest()
@@ -85,18 +86,31 @@ class CallPlan(StatementPlan):
 
 def written(call: FunctionCall) -> str:
     """Return the statement of a call as its row stores it."""
-    found: dict[str, Any] = {"facet": call.facet}
-    if call.kind is not CallKind.EVENT:
-        found["kind"] = call.kind.value
-    if call.options is not NO_OPTIONS and (options := _options(call.options)):
-        found["options"] = options
-    for name in ("deadline", "due", "group"):
-        if (value := getattr(call, name)) is not None:
+    numbers = (call.deadline, call.due, call.group)
+    return _written(call.facet, call.kind, call.options, numbers, call.changes, call.location)
+
+
+@functools.lru_cache(maxsize=2_000)  # a line in a loop makes the same call again and again
+def _written(
+    facet: str,
+    kind: CallKind,
+    options: EventOptions,
+    numbers: tuple[float | None, ...],
+    changes: tuple[str, ...],
+    location: Location,
+) -> str:
+    found: dict[str, Any] = {"facet": facet}
+    if kind is not CallKind.EVENT:
+        found["kind"] = kind.value
+    if options is not NO_OPTIONS and (given := _options(options)):
+        found["options"] = given
+    for name, value in zip(("deadline", "due", "group"), numbers, strict=True):
+        if value is not None:
             found[name] = value
-    if call.changes:
-        found["changes"] = list(call.changes)
-    if call.location.line:
-        found["line"] = str(call.location)
+    if changes:
+        found["changes"] = list(changes)
+    if location.line:
+        found["line"] = str(location)
     return _encode(found)
 
 

@@ -71,6 +71,7 @@ class FunctionCall:
     name: str = ""  #: given by the author; empty: derived from the facet
     group: int | None = None  #: the first of the calls that are awaited together
     location: Location = field(default=Location(0), compare=False)  #: the author's line
+    size: int = field(default=0, compare=False)  #: bytes of the arguments as JSON, of a new call
 
     def recorded(self) -> RecordedCall:
         """Return the part that a replay needs."""

@@ -28,7 +28,7 @@ from flowengine.evaluator import Step, TaskDefinition
 from flowengine.evaluator.states import StepState
 from flowengine.models import Answer, Part, ToolCall, ToolResult, Usage
 from flowengine.models.messages import part_from
-from flowengine.program.function_calls import CallKind, FunctionCall, arguments_digest
+from flowengine.program.function_calls import CallKind, FunctionCall, digest_and_size
 from flowengine.program.nodes import Json
 from flowengine.program.standard import RESULT
 from flowengine.sdk.conversation import Entry
@@ -95,13 +95,15 @@ class Journal:
 
     def _write(self, facet: str, content: Json, arguments: Mapping[str, Json]) -> None:
         given = dict(arguments)
+        digest, size = digest_and_size(given)
         call = FunctionCall(
             self.number,
             CallKind.STEP,
             facet,
             given,
-            arguments_digest(given),
+            digest,
             heard=(self.number - 1,) if self.number else (),
+            size=size,
         )
         row = call_row(self._step, call, self._since)
         row.state, row.returns = StepState.COMPLETE, {RESULT: content}

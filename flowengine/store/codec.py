@@ -24,6 +24,9 @@ INLINE_BYTES = 8 * 1024
 #: How deep lists and maps may be nested: the default of the setting `max_json_depth`.
 MAX_DEPTH = Settings().max_json_depth
 _REFERENCE, _ESCAPED = "$payload", "$escaped"
+#: Types whose values are read back as they are written. No float: JSON has no infinity.
+_EXACT = frozenset({str, int, bool, type(None)})
+_TEXT = frozenset({str})
 
 
 #: ASCII, because databases refuse a NUL or half a surrogate pair.
@@ -87,6 +90,12 @@ def dump_value(value: Json) -> str:
 
 def plain(value: Json) -> Json:
     """Return a value as it will be read back: a tuple becomes a list."""
+    if (
+        type(value) is dict
+        and _EXACT.issuperset(map(type, value.values()))
+        and _TEXT.issuperset(map(type, value))
+    ):
+        return value.copy()
     return json.loads(dump(value))
 
 

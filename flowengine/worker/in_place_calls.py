@@ -261,14 +261,10 @@ def call_row(function: Step, call: FunctionCall, now: int) -> Step:
         index=call.number,
         generation=function.generation,
         facet_name=call.facet,
-        params=_kept(call.arguments),
+        # Large arguments are known by their digest alone.
+        params=call.arguments if call.size <= codec.INLINE_BYTES else {},
         created=now,
         updated=now,
         digest=call.digest,
         heard=call.heard,
     )
-
-
-def _kept(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments as the row keeps them: large ones are known by their digest alone."""
-    return arguments if len(codec.dump(arguments)) <= codec.INLINE_BYTES else {}

@@ -22,8 +22,7 @@ import asyncio.events
 import atexit
 import contextvars
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Self
@@ -110,7 +109,7 @@ class Activation:
                 f"the activation of {self.function.name} was dropped: make a new one"
             )
         try:
-            with self._inside():
+            with _Inside(self._loop):
                 if self._main is None:
                     self._begin()
                     self._replay()
@@ -124,7 +123,7 @@ class Activation:
     def drop(self) -> None:
         """Close the coroutine. Its `finally` blocks run; calls in them are refused silently."""
         if not self._loop.is_dropped:
-            with self._inside():
+            with _Inside(self._loop):
                 self._context.run(self._loop.close_tasks)
         _live.discard(self)
         self._open.clear()
@@ -169,10 +168,11 @@ class Activation:
         self.awaited(call)
         if self.is_dropped:
             return CallFuture(self._loop, -1, call.callee, self._forget)  # never ends
-        if self.numbers.is_new(self.numbers.next):  # a record may exceed a limit of later
+        is_new = self.numbers.is_new(self.numbers.next)
+        if is_new:  # a record may exceed a limit of later
             call.check_size(self._limits.max_value_bytes)
         number = self._take(call.facet, call.digest, call.location)
-        if self.numbers.is_new(number):
+        if is_new:
             self._calls.append(call.made(number, *self.numbers.claim(), group))
         future = CallFuture(self._loop, number, call.callee, self._forget)
         self._open[number] = future
@@ -216,18 +216,6 @@ class Activation:
             self._cancelled.append(number)
 
     # --- Running --------------------------------------------------------------------------------
-
-    @contextmanager
-    def _inside(self) -> Iterator[None]:
-        """Make the loop the running one of this thread."""
-        outer, hooks = asyncio.events._get_running_loop(), sys.get_asyncgen_hooks()
-        asyncio.events._set_running_loop(self._loop)
-        sys.set_asyncgen_hooks(self._loop.begin_generator, self._loop.end_generator)
-        try:
-            yield
-        finally:
-            sys.set_asyncgen_hooks(*hooks)
-            asyncio.events._set_running_loop(outer)
 
     def _begin(self) -> None:
         _live.add(self)
@@ -331,6 +319,22 @@ class Activation:
         cancelled, self._cancelled = tuple(self._cancelled), []
         warning, self.numbers.warning = self.numbers.warning, None
         return Progress(calls, tuple(self.numbers.heard), cancelled, self._end, warning)
+
+
+class _Inside:
+    """Makes a loop the running one of this thread. No generator: it is entered for every end."""
+
+    def __init__(self, loop: FunctionLoop) -> None:
+        self._loop = loop
+
+    def __enter__(self) -> None:
+        self._outer, self._hooks = asyncio.events._get_running_loop(), sys.get_asyncgen_hooks()
+        asyncio.events._set_running_loop(self._loop)
+        sys.set_asyncgen_hooks(self._loop.begin_generator, self._loop.end_generator)
+
+    def __exit__(self, *_: object) -> None:
+        sys.set_asyncgen_hooks(*self._hooks)
+        asyncio.events._set_running_loop(self._outer)
 
 
 _live: set[Activation] = set()

@@ -43,13 +43,14 @@ class CallNumbers:
     def take(self, facet: str, digest: str, line: Location) -> tuple[int, Divergence | None]:
         """Return the number of a call, and how it differs from its record."""
         number = self.next
-        if self.is_new(number) and number >= self._most:
+        is_new = self.is_new(number)
+        if is_new and number >= self._most:
             raise FunctionMisuse(
                 f"{line}: {self._function} has made {number:,} calls, the limit of one function: "
                 "do a part of the work in a workflow of its own, and await that"
             )
         divergence = None
-        if not self.is_new(number):
+        if not is_new:
             divergence = self._compared(self._calls[number], facet, digest, line)
             self.claim()
         self.next += 1

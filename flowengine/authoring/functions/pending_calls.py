@@ -101,6 +101,7 @@ class PendingCall(Coroutine[Any, Any, R]):
             name=callee.name,
             group=group,
             location=self.location,
+            size=self.size,
         )
 
     def check_size(self, most: int) -> None:
