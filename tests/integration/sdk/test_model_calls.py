@@ -118,6 +118,15 @@ def test_a_run_is_retried_from_a_call_of_a_model(engine: Engine) -> None:
     assert len(model.requests[-1].messages) == 4, "the first answer and its tool are kept"
 
 
+def test_a_fork_takes_over_the_answers_of_the_model(engine: Engine) -> None:
+    runner, model = runner_of(engine, COUNT, calling("submit_result", total=3), GOOD)
+    run_id = runner.run(PROGRAM, {"goal": "x"}, workflow="shelf.Plain").workflow_id
+    fork = engine.fork(run_id, from_step="Plain.sum.ask_model#2")
+    assert runner.resume(fork.id).outputs == {"page": "there are 4"}
+    assert len(model.requests) == 3
+    assert engine.get(run_id).outputs == {"page": "there are 3"}
+
+
 def test_a_step_goes_on_from_the_exchanges_of_an_earlier_version(engine: Engine) -> None:
     """Earlier versions recorded them in a table of their own."""
     runner, model = runner_of(engine, GOOD)
