@@ -8,19 +8,14 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import (
-    AbstractContextManager,
-    closing,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import PoolProxiedConnection, StaticPool
 
 from flowengine.errors import StoreError
 from flowengine.private_files import private_opener
@@ -55,11 +50,28 @@ class SqliteDatabase(Database):
         is_in_memory = self.url.database in (None, "", ":memory:")
         self.engine = _engine(url, is_in_memory)
         self._writer = threading.Lock()
+        #: The connection of `autocommit` between two uses: checking one out of the pool takes
+        #: longer than some statements. Belongs to the thread that has the lock.
+        self._kept: PoolProxiedConnection | None = None
         self._generations = itertools.count()
         # A database in memory is its one connection; a fork copies it with all its rows.
         if not is_in_memory:
             self.file = Path(self.url.database or "")
-            fork_gate.guard(self.engine)
+            fork_gate.guard(self)
+
+    def disconnect(self) -> None:
+        """Close the connections that no thread uses."""
+        if self._writer.acquire(blocking=False):  # else a thread uses the kept one
+            try:
+                kept, self._kept = self._kept, None
+                if kept is not None:
+                    kept.close()
+            finally:
+                self._writer.release()
+        self.engine.dispose()
+
+    def close(self) -> None:
+        self.disconnect()
 
     @property
     def generation(self) -> int:
@@ -84,26 +96,69 @@ class SqliteDatabase(Database):
         finally:
             driver.set_progress_handler(None, 0)
 
-    @contextmanager
-    def autocommit(self) -> Iterator[SqlSession]:
-        with self._driver() as driver:
-            yield self.session(SqliteExecutor(driver))
+    def autocommit(self) -> AbstractContextManager[SqlSession]:
+        return _Autocommit(self)
 
     @contextmanager
     def optimistic(self) -> Iterator[SqlSession]:
-        with self._driver() as driver:
-            executor = SqliteExecutor(driver)
-            with executor.transaction():
-                yield self.session(executor)
+        with self.autocommit() as session, session.executor.atomic():
+            yield session
 
-    @contextmanager
-    def _driver(self) -> Iterator[Any]:
-        """Yield the driver's connection, for the statements of every step."""
-        with self._turn(writes=True), self.translated_errors():
-            try:
-                with closing(self.engine.raw_connection()) as proxy:
-                    yield proxy.driver_connection
-            except sqlite3.Error as problem:
+
+class _Autocommit:
+    """Check out a bare connection, as the only writer of this process.
+
+    Errors of the driver are wrapped as SQLAlchemy does. A class, not a generator: this is entered
+    for every step.
+    """
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    def __enter__(self) -> SqlSession:
+        database = self._database
+        if database.file is not None:
+            fork_gate.enter()
+        try:
+            database._writer.acquire()
+        except BaseException:  # Ctrl-C while it waits
+            self._leave_gate()
+            raise
+        try:
+            kept, database._kept = database._kept, None
+            self._proxy = kept or database.engine.raw_connection()
+        except BaseException as problem:
+            self._leave()
+            self._translate(problem)
+            raise
+        return database.session(SqliteExecutor(self._proxy.driver_connection))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if problem is None and self._database.file is not None:
+                self._database._kept = self._proxy
+            else:
+                self._proxy.close()
+        finally:
+            self._leave()
+        self._translate(problem)
+
+    def _leave(self) -> None:
+        self._database._writer.release()
+        self._leave_gate()
+
+    def _leave_gate(self) -> None:
+        if self._database.file is not None:
+            fork_gate.leave()
+
+    def _translate(self, problem: BaseException | None) -> None:
+        if isinstance(problem, sqlite3.Error):
+            with self._database.translated_errors():
                 raise DBAPIError.instance(None, None, problem, sqlite3.Error) from problem
 
 

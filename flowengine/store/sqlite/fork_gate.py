@@ -11,45 +11,63 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from sqlalchemy import Engine
+from typing import Protocol
 
 from flowengine.fork import at_fork
 
 _MAX_WAIT = 60.0  # seconds; a transaction that lasts longer hangs, and must not block the fork
 
 
+class Connected(Protocol):
+    """A database with connections."""
+
+    def disconnect(self) -> None:
+        """Close the connections that no thread uses."""
+
+    def __hash__(self) -> int: ...
+
+
 class ForkGate:
     """Blocks transactions during a fork. A process has one."""
 
     def __init__(self) -> None:
-        self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+        self._databases: weakref.WeakSet[Connected] = weakref.WeakSet()
         self._changed = threading.Condition()
-        self._inside: Counter[int] = Counter()
+        self._inside: dict[int, int] = {}  #: transactions of each thread
         self._forks = 0
 
-    def guard(self, engine: Engine) -> None:
-        """Close the connections of this engine before each fork."""
+    def guard(self, database: Connected) -> None:
+        """Close the connections of this database before each fork."""
         with self._changed:
-            self._engines.add(engine)
+            self._databases.add(database)
 
     @contextmanager
     def passing(self) -> Iterator[None]:
         """Delay forks during a transaction. Reentrant: a nested transaction does not wait."""
-        me = threading.get_ident()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._forks or me in self._inside)
-            self._inside[me] += 1
+        self.enter()
         try:
             yield
         finally:
-            with self._changed:
-                self._inside[me] -= 1
-                if not self._inside[me]:
-                    del self._inside[me]
+            self.leave()
+
+    def enter(self) -> None:
+        """Begin to delay forks; `leave` follows."""
+        me = threading.get_ident()
+        with self._changed:
+            if self._forks:
+                self._changed.wait_for(lambda: not self._forks or me in self._inside)
+            self._inside[me] = self._inside.get(me, 0) + 1
+
+    def leave(self) -> None:
+        """End what `enter` has begun."""
+        me = threading.get_ident()
+        with self._changed:
+            self._inside[me] -= 1
+            if not self._inside[me]:
+                del self._inside[me]
+                if self._forks:
                     self._changed.notify_all()
 
     def shut(self) -> None:
@@ -58,8 +76,8 @@ class ForkGate:
         with self._changed:
             self._forks += 1
             self._changed.wait_for(lambda: not self._inside.keys() - {me}, _MAX_WAIT)
-            for engine in list(self._engines):
-                engine.dispose()
+            for database in list(self._databases):
+                database.disconnect()
 
     def open(self) -> None:
         with self._changed:
@@ -70,7 +88,7 @@ class ForkGate:
         """Reset to the one thread that a child has."""
         me = threading.get_ident()
         self._changed = threading.Condition()
-        self._inside = Counter({me: self._inside[me]} if me in self._inside else {})
+        self._inside = {me: self._inside[me]} if me in self._inside else {}
         self._forks = 0
 
 
