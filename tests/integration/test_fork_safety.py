@@ -68,6 +68,27 @@ print(*words())
     assert run(script, tmp_path) == ["child", "parent"]
 
 
+def test_a_fork_closes_the_connection_that_is_kept_between_statements(tmp_path: Path) -> None:
+    script = """
+def descriptors():
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return [link for link in links if os.path.lexists(link) and file in os.readlink(link)]
+
+def count():
+    with database.autocommit() as session:
+        session.rows("INSERT INTO word VALUES ('one')")
+        return session.rows("SELECT count(*) FROM word")[0][0]
+
+assert count() == 1 and descriptors()
+child = os.fork()
+if not child:
+    os._exit(bool(descriptors()) or count() != 2)
+assert os.waitpid(child, 0)[1] == 0
+print(count())
+"""
+    assert run(script, tmp_path) == ["3"]
+
+
 def test_commits_of_a_child_stay_after_its_parent_closes(tmp_path: Path) -> None:
     # The process that closes the file last empties the write-ahead log and removes it. A child
     # whose locks nobody sees would go on writing into a file that has no name any more.
