@@ -36,12 +36,14 @@ test: .venv/.installed-dev ## Run all tests, on real servers (ARGS="-k name" to 
 	scripts/ensure-servers
 	TMPDIR=$(SCRATCH) .venv/bin/python -m pytest $(PARALLEL) $(ARGS)
 
-# Each of the ten seeds of faults takes 60 to 90 seconds on two cores.
+# Tests of faults wait most of the time, so three at a time share two cores. Each of the ten seeds
+# takes 60 to 90 seconds.
 test-chaos: .venv/.installed-dev ## Inject faults for long (ARGS="--chaos-seed 7" to repeat)
 	scripts/ensure-servers
 	EXAMPLES_AT_RANDOM=1 .venv/bin/python -m pytest -q -n 2 $(AT_RANDOM)
 	TMPDIR=$(SCRATCH) .venv/bin/python -m pytest $(PARALLEL) --other-database tests/integration
-	.venv/bin/python -m pytest -m chaos -s tests $(ARGS)
+	TMPDIR=$(SCRATCH) .venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
+		-m chaos -v tests $(ARGS)
 
 test-lowest: .venv-lowest/.installed ## Run them with the oldest versions that pyproject.toml allows
 	scripts/ensure-servers

@@ -9,6 +9,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     given: int | None = config.getoption("--chaos-seed")
     config.stash[CHAOS_SEEDS] = 1 if given is not None else config.getoption("--chaos-seeds")
-    config.stash[CHAOS_SEED] = random.randrange(1_000_000) if given is None else given
+    if given is None:
+        # Processes of xdist have the seed of the one that prints it.
+        inherited = getattr(config, "workerinput", {}).get("chaos_seed")
+        given = random.randrange(1_000_000) if inherited is None else inherited
+    config.stash[CHAOS_SEED] = given
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["chaos_seed"] = node.config.stash[CHAOS_SEED]
 
 
 @pytest.hookimpl(trylast=True)  # behind -k and -m: `-k sqlite` leaves nothing to choose from
