@@ -17,7 +17,7 @@ import psutil
 from tests.warm import warm_form
 
 #: Seconds until a process that has not logged its ready prompt is taken to be broken.
-TIMEOUT = 60.0
+TIMEOUT = 240.0
 
 # `read` returns when the pipe is closed, which the kernel does too when pytest is killed. The
 # guard leads a process group of its own, so signal 0 ends everything that was started in it.
