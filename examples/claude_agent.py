@@ -59,5 +59,6 @@ if __name__ == "__main__":
     ) as runner:
         result = runner.run(PROGRAM, {"customer": "ada", "text": "The kettle leaks."})
         print(result.status, result.outputs)
-        (settled,) = (s for s in runner.engine.steps(result.workflow_id) if "settled" in s.path)
+        steps = runner.engine.steps(result.workflow_id)
+        (settled,) = (step for step in steps if step.path.endswith("settled"))
         print("tokens:", settled.progress)

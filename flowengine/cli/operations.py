@@ -15,7 +15,7 @@ from flowengine import retention
 from flowengine.cli.control_command import STATES
 
 WAITS = (
-    *("hold", "answer", "child run", "limit", "rate", "circuit"),
+    *("hold", "diverged", "answer", "child run", "limit", "rate", "circuit"),
     *("retry", "worker", "time", "steps"),
 )
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -193,7 +193,10 @@ def test_pages_have_every_run_once_in_order(flow: Flow, filters: dict[str, Any])
         ({"id_prefix": "xyz"}, "it must be the first digits of an id: 0-9 and a-f"),
         ({"created_after": "yesterday"}, "it must be a datetime with a time zone"),
         ({"server": "nobody"}, "it must be the name or id of a server that is registered"),
-        ({"waits_for": "godot"}, "the filter waits_for is 'godot': it must be one of hold, answer"),
+        (
+            {"waits_for": "godot"},
+            "the filter waits_for is 'godot': it must be one of hold, diverged",
+        ),
         ({"cursor": "1"}, "the filter cursor is '1': it must be the cursor of an earlier page"),
         ({"colour": "red"}, "the filter colour is 'red': it must be one of agents, alarm, created"),
         ({"agents": "yes"}, "the filter agents is 'yes': it must be True or False"),
