@@ -343,7 +343,7 @@ def test_runs_go_on_while_others_are_purged(database_url: str) -> None:
         assert rows(engine).get("payload", 0) == 0
 
 
-@pytest.mark.parametrize("steps", [1_000, pytest.param(1_000_000, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("steps", [1_000, pytest.param(300_000, marks=pytest.mark.chaos)])
 def test_many_steps_are_purged_while_runs_go_on(postgres: PostgresServer, steps: int) -> None:
     url = postgres.new_database()
     found = purge.measure(url, steps, 0.5)
