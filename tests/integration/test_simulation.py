@@ -275,7 +275,10 @@ class World:
         self._has_operator = operator  #: who has not left yet
         self._has_limits = '"Limited"' in json.dumps(document["declarations"][-1])
         # About a hundred readings of the clock: some always blocks end in time, and some do not.
-        self._settings = Settings(cleanup_timeout=2.0, max_tasks=self._most_tries)
+        # No time slice ends: real time passes at another pace in each game.
+        self._settings = Settings(
+            cleanup_timeout=2.0, max_tasks=self._most_tries, worker_time_slice=3_600.0
+        )
         self.scheduler.add("starter", self._reborn(self._start), is_mortal=not self._is_honest)
         self.scheduler.add("answerer", self._reborn(self._answer), is_mortal=not self._is_honest)
         for number in range(workers or 1):
