@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from sqlalchemy import create_engine, event, text
@@ -22,6 +23,7 @@ from flowengine.dispatch.notifier import MOST, batches
 from flowengine.engine import Engine, Run
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
+from flowengine.store.postgres import database as postgres_database
 from flowengine.worker import TaskWorker
 from tests.integration.engines import opened, replace_notifier, watched
 from tests.servers import PostgresServer
@@ -127,7 +129,10 @@ def working(url: str, tmp_path: Path) -> Iterator[WorkingSet]:
         batch_max_wait=60,
         spool_directory=str(tmp_path),
     )
-    with opened(url, settings=settings) as engine:
+    with (
+        patch.object(postgres_database, "_CLOCK_TRUST", 3_600.0),
+        opened(url, settings=settings) as engine,
+    ):
         task_worker = TaskWorker(engine, WorkerIdentity("s", "b" * 32, 1), event_facet_names)
         work = WorkingSet(engine, task_worker)
         replace_notifier(engine, work)
