@@ -17,12 +17,13 @@ from flowengine.program.function_calls import CallKind, FunctionCall
 from flowengine.program.standard import WAITS
 
 
-def create_call(work: WorkingSet, function: Step, call: FunctionCall) -> Step:
-    """Create the row of a call; the caller lets it begin."""
-    step = Step(
-        id=id_within(function.run_id, call_key(function.path, call.number), function.generation),
+def call_row(function: Step, call: FunctionCall, now: int) -> Step:
+    """Return the row of a call below the step that makes it."""
+    key = call_key(function.path, call.number)
+    return Step(
+        id=id_within(function.run_id, key, function.generation),
         run_id=function.run_id,
-        key=call_key(function.path, call.number),
+        key=key,
         path=call_path(function.path, call),
         object_type=ObjectType.FUNCTION_CALL,
         address=written(call),
@@ -31,11 +32,16 @@ def create_call(work: WorkingSet, function: Step, call: FunctionCall) -> Step:
         generation=function.generation,
         facet_name=call.facet,
         params=call.arguments,
-        created=work.now,
-        updated=work.now,
+        created=now,
+        updated=now,
         digest=call.digest,
         heard=call.heard,
     )
+
+
+def create_call(work: WorkingSet, function: Step, call: FunctionCall) -> Step:
+    """Create the row of a call; the caller lets it begin."""
+    step = call_row(function, call, work.now)
     work.add(step)
     function.remaining += 1
     if call.deadline is not None:

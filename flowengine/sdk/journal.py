@@ -34,7 +34,7 @@ from flowengine.program.standard import RESULT
 from flowengine.sdk.conversation import Entry
 from flowengine.store import codec
 from flowengine.store.database import is_unavailable
-from flowengine.worker.in_place_calls import call_row
+from flowengine.worker.in_place_calls import in_place_row
 
 log = logging.getLogger("flowengine")
 
@@ -105,7 +105,7 @@ class Journal:
             heard=(self.number - 1,) if self.number else (),
             size=size,
         )
-        row = call_row(self._step, call, self._since)
+        row = in_place_row(self._step, call, self._since)
         row.state, row.returns = StepState.COMPLETE, {RESULT: content}
         while not self._written(row):
             time.sleep(_OUTAGE_SECONDS)

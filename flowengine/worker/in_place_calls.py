@@ -17,9 +17,8 @@ from typing import Any
 
 from flowengine.engine import Engine
 from flowengine.evaluator import Step, TaskDefinition
-from flowengine.evaluator.call_statements import call_key, call_path, written
-from flowengine.evaluator.records import id_within
-from flowengine.evaluator.states import ObjectType, StepState
+from flowengine.evaluator.function_calls import call_row
+from flowengine.evaluator.states import StepState
 from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.event_loop import LoopCall, event_loop
 from flowengine.program.function_calls import CallEnd, CallKind, FunctionCall
@@ -148,7 +147,7 @@ class InPlaceCalls:
         has_effects, timeout = call.options.effects, call.options.timeout
         if self._unrecorded and has_effects and (timeout or not self._has_effects):
             self.record()
-        step = call_row(self._function, call, self._engine.database.now())
+        step = in_place_row(self._function, call, self._engine.database.now())
         began = time.monotonic()
         if timeout is None or self._policy is None:
             outcome = self._executed(step, call, code, self._beat)
@@ -247,24 +246,9 @@ class LeaseLost(Exception):
     """Another process has the activation: the coroutine is dropped, nothing is reported."""
 
 
-def call_row(function: Step, call: FunctionCall, now: int) -> Step:
-    """Return the row of a call below the step that makes it."""
-    key = call_key(function.path, call.number)
-    return Step(
-        id=id_within(function.run_id, key, function.generation),
-        run_id=function.run_id,
-        key=key,
-        path=call_path(function.path, call),
-        object_type=ObjectType.FUNCTION_CALL,
-        address=written(call),
-        parent=function.key,
-        index=call.number,
-        generation=function.generation,
-        facet_name=call.facet,
-        # Large arguments are known by their digest alone.
-        params=call.arguments if call.size <= codec.INLINE_BYTES else {},
-        created=now,
-        updated=now,
-        digest=call.digest,
-        heard=call.heard,
-    )
+def in_place_row(function: Step, call: FunctionCall, now: int) -> Step:
+    """Return the row of a call in place: large arguments are known by their digest alone."""
+    row = call_row(function, call, now)
+    if call.size > codec.INLINE_BYTES:
+        row.params = {}
+    return row
