@@ -38,8 +38,8 @@ from flowengine.evaluator.waits import timer_id
 from flowengine.program import Plan
 from flowengine.store import Session
 from flowengine.store.agent_calls import AgentCall
-from flowengine.store.claims import WorkerIdentity
-from flowengine.store.commits import CommitPlan, RunHeader, claimed_by
+from flowengine.store.claims import WorkerIdentity, claimed_by
+from flowengine.store.commits import CommitPlan, RunHeader
 
 #: Tasks of one commit that feed the same join share a join counter from this number on.
 MIN_GROUP_SIZE = 8

@@ -29,7 +29,7 @@ from flowengine.program.commands import RUN, SH, UV
 from flowengine.settings import Settings
 from flowengine.step_logs.capture import add_lines
 from flowengine.step_logs.lines import STDERR, STDOUT
-from flowengine.worker.execution import current_step
+from flowengine.worker.step_context import current_step
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_OUTPUT = 1_048_576  # bytes of the file with the named outputs

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flowengine.worker.execution import StepContext
+from flowengine.worker.step_context import StepContext
 
 
 @contextmanager

@@ -44,7 +44,7 @@ from flowengine.sdk.journal import Journal
 from flowengine.sdk.lease import kept_alive
 from flowengine.sdk.model_tools import SUBMIT, ModelTools
 from flowengine.secret_keys import without_secrets
-from flowengine.worker.execution import StepContext, current_step
+from flowengine.worker.step_context import StepContext, current_step
 
 log = logging.getLogger("flowengine")
 

@@ -30,7 +30,7 @@ from flowengine.sdk.handlers import CallbackHandler
 from flowengine.sdk.tool_registry import ToolRegistry
 from flowengine.secret_keys import without_secrets
 from flowengine.store import codec
-from flowengine.worker.execution import StepContext
+from flowengine.worker.step_context import StepContext
 
 SUBMIT = "submit_result"
 _LONGEST = 64  #: characters of a name

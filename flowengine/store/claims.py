@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.store import codec
 from flowengine.store.parts import Part
 from flowengine.store.records import TASK_COLUMNS, task_from
@@ -194,3 +194,10 @@ class Claims(Part):
 @functools.cache
 def _with_clock(text: str, clock: str) -> str:
     return text.replace("{now}", clock)
+
+
+def claimed_by(task: TaskDefinition, identity: WorkerIdentity) -> TaskDefinition:
+    """Claim a task before its insertion: it is inserted as running, under its first lease."""
+    task.state, task.lease = TaskState.RUNNING, 1
+    task.runner_id, task.boot_id, task.pid = identity.server_id, identity.boot_id, identity.pid
+    return task

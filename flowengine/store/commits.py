@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 
-from flowengine.evaluator import EventDefinition, RunView, Step, TaskDefinition, TaskState
-from flowengine.evaluator.activation_reports import to_json
+from flowengine.evaluator import EventDefinition, RunView, Step, TaskDefinition
 from flowengine.evaluator.records import (
     CachedResult,
     FollowUp,
@@ -21,13 +20,11 @@ from flowengine.evaluator.records import (
     id_within,
 )
 from flowengine.evaluator.states import RunState
-from flowengine.evaluator.triggers import ActivationEnded, Delegated, Failed, Lost, Succeeded
 from flowengine.evaluator.triggers import Outcome as TryOutcome
 from flowengine.step_logs.chunks import LogChunk
 from flowengine.store import codec, records
 from flowengine.store.agent_calls import AgentCall
 from flowengine.store.agent_plans import AgentPlan
-from flowengine.store.claims import WorkerIdentity
 from flowengine.store.commit_rows import (
     SECTIONS,
     AgentReport,
@@ -35,7 +32,6 @@ from flowengine.store.commit_rows import (
     ConsumedFact,
     ConsumedTask,
     EndedTimer,
-    Ending,
     Fact,
     History,
     JoinCount,
@@ -54,6 +50,7 @@ from flowengine.store.commit_rows import (
     TaskReport,
     Unnumbered,
 )
+from flowengine.store.endings import ending_of
 from flowengine.store.records import Row
 
 
@@ -365,7 +362,6 @@ class CommitPlan:
 
 
 _rows_of = attrgetter(*SECTIONS)
-ACTIVATED = "activated"  #: the outcome of a task whose result is the report of an activation
 _ERROR_TYPE = 255  #: characters of the column
 _LABEL = 200  #: characters of a label that a list compares in the database
 
@@ -379,28 +375,3 @@ def stored_log(chunk: LogChunk, now: int) -> StoredLog:
     """Return a chunk as its row: its text holds values of runs."""
     key = (chunk.run_id, chunk.task_id, chunk.lease, chunk.first)
     return StoredLog(*key, chunk.line_count, now, codec.sealed(chunk.body))
-
-
-def ending_of(outcome: TryOutcome, encoder: codec.Encoder) -> Ending:
-    match outcome:
-        case Delegated(run_id):
-            return Ending(TaskState.IGNORED, "handed", codec.dump({"run": run_id}), None)
-        case Succeeded(result):
-            written = encoder.attributes(result) or "{}"
-            return Ending(TaskState.COMPLETED, "succeeded", written, None)
-        case ActivationEnded():
-            report = codec.dump_value(to_json(outcome))
-            return Ending(TaskState.COMPLETED, ACTIVATED, report, None)
-        case Failed(error, retry):
-            how = "failed" if retry else "final"
-            return Ending(TaskState.FAILED, how, None, codec.dump_value(error))
-        case Lost(reason):
-            error = {"type": "WorkerLost", "message": reason}
-            return Ending(TaskState.FAILED, "lost", None, codec.dump_value(error))
-
-
-def claimed_by(task: TaskDefinition, identity: WorkerIdentity) -> TaskDefinition:
-    """Claim a task before its insertion: it is inserted as running, under its first lease."""
-    task.state, task.lease = TaskState.RUNNING, 1
-    task.runner_id, task.boot_id, task.pid = identity.server_id, identity.boot_id, identity.pid
-    return task

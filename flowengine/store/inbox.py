@@ -10,7 +10,7 @@ from flowengine.evaluator.activation_reports import from_json
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Report, Succeeded
 from flowengine.store import codec
 from flowengine.store.backend import in_dialect
-from flowengine.store.commits import ACTIVATED
+from flowengine.store.endings import ACTIVATED
 from flowengine.store.parts import Part, statement
 from flowengine.store.records import STEP_COLUMNS, step_from
 from flowengine.store.tables import FACT_IS_WAITING

@@ -16,7 +16,8 @@ from flowengine.evaluator.states import tasks_that_may_become
 from flowengine.evaluator.triggers import Report
 from flowengine.store import codec
 from flowengine.store.backend import EncodedReport, in_dialect
-from flowengine.store.commits import ending_of, stored_log
+from flowengine.store.commits import stored_log
+from flowengine.store.endings import ending_of
 from flowengine.store.parts import Part, quoted, statement
 from flowengine.store.records import limit_key
 from flowengine.store.tables import TASK_IS_REPORTED, TASK_IS_RUNNING

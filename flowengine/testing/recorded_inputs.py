@@ -34,7 +34,7 @@ from flowengine.evaluator.triggers import (
 from flowengine.program.plan import Plan
 from flowengine.program.standard import RESULT, WAIT_FOR, WAITS
 from flowengine.store import codec
-from flowengine.store.commits import ACTIVATED
+from flowengine.store.endings import ACTIVATED
 from flowengine.store.records import STEP_COLUMNS, step_from
 from flowengine.testing.recorded_activations import Unrecorded as Unrecorded
 from flowengine.testing.recorded_activations import ran_ahead

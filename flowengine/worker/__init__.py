@@ -2,7 +2,7 @@
 
 from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.cancel_token import CancelToken
-from flowengine.worker.execution import NotInAStep, StepContext, current_step
+from flowengine.worker.step_context import NotInAStep, StepContext, current_step
 from flowengine.worker.task_worker import TaskWorker
 
 __all__ = [

@@ -34,7 +34,8 @@ from flowengine.program.function_calls import (
 from flowengine.program.limits import clipped
 from flowengine.program.standard import RESULT
 from flowengine.worker.activation_probe import ActivationProbe
-from flowengine.worker.execution import ChildNotStarted, OpenLog, start_child
+from flowengine.worker.child_starts import ChildNotStarted, start_child
+from flowengine.worker.execution import OpenLog
 from flowengine.worker.handlers import FindHandler
 from flowengine.worker.in_place_calls import InPlaceCalls, InPlacePolicy
 from flowengine.worker.kept_functions import KeptFunction, KeptFunctions

@@ -23,8 +23,9 @@ from flowengine.evaluator.triggers import Lost, Outcome
 from flowengine.event_loop import event_loop
 from flowengine.store.claims import WorkerIdentity
 from flowengine.worker.async_try import AsyncTry
+from flowengine.worker.child_starts import ChildNotStarted
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimEvent, ClaimState
-from flowengine.worker.execution import Attempt, ChildNotStarted
+from flowengine.worker.execution import Attempt
 from flowengine.worker.handlers import FindHandler
 from flowengine.worker.loop_probe import LoopProbe
 from flowengine.worker.task_client import TaskClient

@@ -20,10 +20,10 @@ from flowengine.worker.background import BackgroundJobs, HandledCounters
 from flowengine.worker.batch import Batch, BatchGuard, BatchSizing, Continuation
 from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.claimed_tasks import ClaimedTasks
-from flowengine.worker.execution import on_own_stack_chunk
 from flowengine.worker.handlers import FindHandler
 from flowengine.worker.item_gate import ItemGate
 from flowengine.worker.lost_leases import LostLeases
+from flowengine.worker.stack_chunk import on_own_stack_chunk
 from flowengine.worker.step_logs import StepLogs
 from flowengine.worker.task_client import TaskClient
 from flowengine.worker.tenant_usage import TenantUsage

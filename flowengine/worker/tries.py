@@ -26,8 +26,9 @@ from flowengine.worker.async_try import AsyncTry
 from flowengine.worker.background import HandledCounters
 from flowengine.worker.batch import Batch, BatchSizing
 from flowengine.worker.breakers import CircuitBreakers
+from flowengine.worker.child_starts import ChildNotStarted
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimEvent, ClaimState
-from flowengine.worker.execution import Attempt, ChildNotStarted, OpenLog
+from flowengine.worker.execution import Attempt, OpenLog
 from flowengine.worker.handlers import FindHandler
 from flowengine.worker.in_place_calls import InPlacePolicy, LeaseLost
 from flowengine.worker.kept_functions import KeptFunctions

@@ -13,7 +13,7 @@ from mcp import Client, MCPError, StdioServerParameters
 
 from flowengine.errors import McpToolFailed, ToolRefused
 from flowengine.sdk.tool_registry import ToolRegistry
-from flowengine.worker.execution import current_step
+from flowengine.worker.step_context import current_step
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from flowengine.engine import Run
 from flowengine.errors import StepFailed
 from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import Lost
-from flowengine.worker import execution
 from flowengine.worker.call_timeouts import WatchedCall
+from flowengine.worker.step_context import StepContext, current_step
 from tests.integration.functions import bodies
 from tests.integration.functions.workers import IN_PLACE, Worked, worked
 
@@ -138,8 +138,8 @@ async def hurried(n: int) -> str:
 
 
 def test_a_call_in_place_knows_its_step(work: Worked) -> None:
-    found: list[execution.StepContext] = []
-    interrupt.append(lambda: found.append(execution.current_step()))
+    found: list[StepContext] = []
+    interrupt.append(lambda: found.append(current_step()))
     run = work.start(watched_chain, 1)
     work.settle()
     (call,) = calls(run)

@@ -42,7 +42,7 @@ from flowengine.sdk import AgentPoller, ClaudeAgentRunner, ToolRegistry
 from flowengine.sdk.journal import ANSWER, END, REFUSAL
 from flowengine.secret_keys import set_secret_key_source
 from flowengine.settings import Settings
-from flowengine.worker.execution import current_step
+from flowengine.worker.step_context import current_step
 from tests.integration.engines import opened
 from tests.model_server import KEY, Refuses, Says, Sends, serving
 

@@ -7,7 +7,7 @@ import time
 
 from flowengine.sdk.lease import kept_alive
 from flowengine.worker.cancel_token import CancelToken
-from flowengine.worker.execution import StepContext
+from flowengine.worker.step_context import StepContext
 
 
 def step(beats: list[float], *, holds: bool = True) -> StepContext:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable
 
-from flowengine.worker.execution import on_own_stack_chunk
+from flowengine.worker.stack_chunk import on_own_stack_chunk
 
 
 def fib(n: int) -> int:

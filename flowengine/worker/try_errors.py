@@ -1,0 +1,84 @@
+"""The error of a try, as it is stored and logged."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from types import TracebackType
+from typing import Any
+
+from flowengine.engine import Engine
+from flowengine.errors import FlowengineError, ModelOverloaded, ModelRateLimited, RetryAfter
+from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.events import RETRY_AFTER
+from flowengine.evaluator.triggers import Failed
+from flowengine.program.limits import clipped
+
+log = logging.getLogger("flowengine")
+#: `GreenletExit` is greenlet's, which need not be installed.
+_ENDING = frozenset(("SystemExit", "KeyboardInterrupt", "GeneratorExit", "GreenletExit"))
+
+
+def ends_thread(problem: BaseException) -> bool:
+    """Whether an exception asks its thread or process to end.
+
+    Other exceptions beside `Exception` are errors of the facet: `asyncio.CancelledError`, which a
+    coroutine raises if something it awaits was cancelled, and those of libraries like trio.
+    """
+    if isinstance(problem, BaseExceptionGroup):
+        return any(ends_thread(inner) for inner in problem.exceptions)
+    names = {kind.__name__ for kind in type(problem).__mro__}
+    return not isinstance(problem, Exception) and bool(names & _ENDING)
+
+
+def failed(engine: Engine, task: TaskDefinition, problem: BaseException, *, retry: bool) -> Failed:
+    error = _error(problem, engine.settings.max_error_length)
+    log.info(
+        "%s failed: %s: %s",
+        task.step_path,
+        error["type"],
+        problem.without_values() if isinstance(problem, FlowengineError) else error["message"],
+        extra={"action": "try_failed", "run": task.workflow_id, "facet": task.name},
+    )
+    return Failed(error, retry=retry)
+
+
+_ROOTS = (BaseException, object)  #: bases of every error: no handler is for them
+
+
+def _error(problem: BaseException, most: int) -> dict[str, Any]:
+    frames = _user_frames(problem.__traceback__)
+    if frames is None and not isinstance(problem, FlowengineError):
+        frames = problem.__traceback__  # a defect of this package, and not raised on purpose
+    kept = traceback.format_exception(type(problem), problem, frames)
+    try:
+        message = str(problem)
+    except Exception as worse:
+        message = f"(its text could not be made: {type(worse).__name__})"
+    error: dict[str, Any] = {
+        "type": type(problem).__name__,
+        "message": clipped(message or type(problem).__name__, most),
+        "traceback": "".join(kept)[-most:],
+        "bases": [base.__name__ for base in type(problem).__mro__[1:] if base not in _ROOTS],
+    }
+    if (seconds := _demanded(problem)) is not None:
+        error[RETRY_AFTER] = seconds
+    return error
+
+
+def _demanded(problem: BaseException) -> float | None:
+    """Return the seconds before the next try that the code demands, or the provider of a model."""
+    if isinstance(problem, RetryAfter):
+        return problem.seconds
+    if isinstance(problem, ModelRateLimited | ModelOverloaded):
+        return problem.retry_after
+    return None
+
+
+def _user_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Cut the frames of this package off the beginning of a traceback; None: it has no others."""
+    while trace is not None:
+        if not trace.tb_frame.f_globals.get("__name__", "").startswith("flowengine."):
+            return trace
+        trace = trace.tb_next
+    return None
