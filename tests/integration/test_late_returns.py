@@ -1,0 +1,74 @@
+"""A connection that is in use while its database is closed is closed by its return."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+import psycopg
+import pytest
+
+from flowengine.store import Database
+from tests.servers import PostgresServer
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> Any:
+    url = postgres.new_database()
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.mark.parametrize("kind", ["autocommit", "read", "write"])
+def test_a_connection_that_returns_after_the_end_of_its_database_is_closed(
+    url: str, kind: str
+) -> None:
+    database = Database(url)
+    with getattr(database, kind)() as session:
+        driver: psycopg.Connection[Any] = session.executor._driver
+        database.close()
+    assert driver.closed
+    database.close()
+
+
+def test_a_kept_connection_is_closed_with_the_thread_that_kept_it(url: str) -> None:
+    database = Database(url)
+    with database.keep_connection():
+        with database.autocommit() as session:
+            session.rows("SELECT 1")
+            driver: psycopg.Connection[Any] = session.executor._driver
+        database.close()
+        assert not driver.closed
+    assert driver.closed
+    database.close()
+
+
+def test_connections_are_used_again_while_the_database_is_open(url: str) -> None:
+    database = Database(url)
+    seen = set()
+    for _ in range(3):
+        with database.read() as session:
+            seen.add(id(session.executor._driver))
+            kept = session.executor._driver  # else another object may have its address
+    assert len(seen) == 1
+    assert not kept.closed
+    database.close()
+
+
+def test_a_forked_child_does_not_end_the_session_of_its_parent(url: str) -> None:
+    database = Database(url)
+    used = database.autocommit()
+    session = used.__enter__()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of other tests
+        child = os.fork()
+    if child == 0:
+        try:
+            used.__exit__(None, None, None)  # to the pool of the parent, which is not the child's
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert session.rows("SELECT 1") == [(1,)]
+    used.__exit__(None, None, None)
+    database.close()
