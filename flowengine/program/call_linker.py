@@ -139,6 +139,10 @@ class CallLinker:
         if not mixins:
             return None
         refuse = self._context.refuse
+        if facet.function is not None:
+            for name in dict.fromkeys(mixin.target.rpartition(".")[2] for mixin in mixins):
+                what = f"{name} has no effect on {facet.name!r}: a durable function is not tried"
+                refuse(where, f"{what} as a whole; give it to the event facets that it calls")
         options = with_mixins(facet.options, mixins, lambda what: refuse(where, what))
         params = [param.name for param in facet.params]
         problems = [*unknown_names(options, params, self._context.did_you_mean)]

@@ -92,6 +92,22 @@ def test_a_document_names_mistakes_about_versions(flow: Flow, text: str, problem
         (("event facet research@1", "facet research@1"), "a durable function is an EventFacetDecl"),
         (("found = research@1", "found = research@2"), "unknown facet 'research@2'"),
         (("event facet research@1", "event facet research@0"), "version=0 is not a whole number"),
+        *(
+            (
+                ("$.question)", f"$.question) with {mixin}"),
+                f"{name} has no effect on 'shop.research@1'",
+            )
+            for name, mixin in (
+                ("Retry", "flowengine.Retry(attempts = 3)"),
+                ("Timeout", "Timeout(seconds = 3)"),
+                ("Limit", 'flowengine.Limit(key = "a", concurrency = 1)'),
+                ("Cache", "flowengine.Cache()"),
+            )
+        ),
+        (
+            ("(text: String)\n", "(text: String) with flowengine.Retry(attempts = 3)\n"),
+            "a durable function is not tried as a whole; give it to the event facets that it calls",
+        ),
     ],
 )
 def test_a_text_of_afl_names_mistakes_about_versions(change: tuple[str, str], problem: str) -> None:
