@@ -48,6 +48,7 @@ from flowengine.engine.schedules import Schedules
 from flowengine.engine.singletons import Singletons
 from flowengine.engine.start_request import StartRequest
 from flowengine.engine.starter import Starter
+from flowengine.engine.step_results import StepResults
 from flowengine.engine.task_queue import TaskQueue
 from flowengine.engine.tick_runs import TickRuns
 from flowengine.engine.tokens import Tokens
@@ -143,8 +144,9 @@ class Engine:
         self.record = self.reporter.record
         self.end_try = self.reporter.end_try
         self.storable = self.reporter.storable
-        self.continue_step = self.reporter.continue_step
-        self.fail_step = self.reporter.fail_step
+
+        results = StepResults(database, self.programs, committer, self.after_commit, self.settings)
+        self.continue_step, self.fail_step = results.continue_step, results.fail_step
 
         self.answers = Answers(database, committer, self.after_commit, self.settings)
         self.send = self.answers.send
