@@ -321,10 +321,10 @@ class Agents:
     def _handle_effects(
         self, effects: TurnEffects, continuation: ContinuationPolicy | None
     ) -> list[TaskDefinition]:
-        engine, continued = self._engine, []
+        after_commit = self._engine.after_commit
         self._runs.committed(effects)
-        if effects.commits:
-            continued += engine.after_commit.finish(effects.commits, continuation)
+        continued = after_commit.finish(effects.commits, continuation) if effects.commits else []
         for run_id in dict.fromkeys(effects.runs):
-            continued += engine.advance(run_id, continuation)
+            told = after_commit.consume_inbox(run_id, continuation)
+            continued += [] if told is None else after_commit.finish([told], continuation)
         return continued

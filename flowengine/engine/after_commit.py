@@ -17,6 +17,7 @@ from flowengine.engine.committer import Committer, NewFact
 from flowengine.engine.pollers import DueTasks
 from flowengine.engine.singletons import Singletons
 from flowengine.engine.staging import CommitEffects, ContinuationPolicy
+from flowengine.errors import UnknownRun
 from flowengine.evaluator import TaskDefinition
 from flowengine.program.limits import clipped
 from flowengine.secret_keys import without_secrets
@@ -232,6 +233,8 @@ class AfterCommit:
         """Consume a run's inbox; log and return None if this run cannot be evaluated."""
         try:
             return self._committer.commit_locked(run_id, continuation=continuation)[0]
+        except UnknownRun:
+            return None  # it was purged: it had ended
         except Exception as problem:
             if is_unavailable(problem):
                 raise

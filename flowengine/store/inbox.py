@@ -15,10 +15,11 @@ from flowengine.store.parts import Part, statement
 from flowengine.store.records import STEP_COLUMNS, step_from
 from flowengine.store.tables import FACT_IS_WAITING
 
+# A run that was purged is told nothing: nobody would take the fact in.
 _ADD_FACT = statement(
     "INSERT INTO flowengine_fact (id, run_id, kind, payload, taken_in, created, actor, reason, "
-    "dedupe_key) VALUES (:id, :run, :kind, :payload, false, :now, :actor, :reason, :key) "
-    "ON CONFLICT DO NOTHING"
+    "dedupe_key) SELECT :id, id, :kind, :payload, false, :now, :actor, :reason, :key "
+    "FROM flowengine_run WHERE id = :run ON CONFLICT DO NOTHING"
 )
 # Nothing of a refused action is stored that would make it count as done when it is sent again.
 _FORGET_KEYS = statement("UPDATE flowengine_fact SET dedupe_key = NULL WHERE id IN :ids", "ids")
@@ -81,7 +82,7 @@ class Inbox(Part):
         now: int,
         key: str | None = None,
     ) -> None:
-        """Add a fact; idempotent by its id, and by its key among the facts of the run."""
+        """Add a fact of a run; idempotent by its id, and by its key among the facts of the run."""
         values = {"id": fact_id, "run": run_id, "kind": kind, "now": now, "key": key}
         about = {name: payload.get(name) or None for name in ("actor", "reason")}
         self._session.execute(

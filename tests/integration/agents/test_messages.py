@@ -19,7 +19,16 @@ from flowengine.models import Answer, Chunk, ModelRequest, StopReason, ToolCall
 from flowengine.models.messages import Text, ToolResult, Usage
 from flowengine.store.claims import WorkerIdentity
 from flowengine.worker import TaskWorker
-from tests.integration.agents.clerks import Office, calls, clerk, judge, model, plan, submit
+from tests.integration.agents.clerks import (
+    Office,
+    calls,
+    clerk,
+    judge,
+    model,
+    office,
+    plan,
+    submit,
+)
 from tests.integration.engines import opened
 
 
@@ -191,3 +200,23 @@ def test_a_key_may_be_used_again_after_its_turn_was_removed(
     assert second.result(timeout=0) == "two"
     assert second.id != first.id
     assert ada.send("second").id == second.id
+
+
+def test_a_call_whose_run_was_removed_can_be_given_up(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run has ended and was purged before the agent took in its report, or the stop."""
+    plan.reset({"task": [calls("search"), "done"]})
+    with office(database_url, "lost") as desk:
+        turn = clerk.at("ada").send("task")
+        (call,) = desk.until_suspended(turn)
+        turn.stop("enough")
+        desk.clock.advance(seconds=1)  # the stop comes first
+        desk.flow.settle()
+        desk.clock.advance(seconds=1)
+        desk.engine.purge(older_than=0)
+        assert not desk.rows("SELECT id FROM flowengine_run WHERE id = %s", call.run_id)
+        desk.tick()
+        assert turn.info().status == "canceled"
+        assert not desk.rows("SELECT id FROM flowengine_fact")
+    assert not [line for line in caplog.records if line.levelname == "ERROR"]
