@@ -16,6 +16,7 @@ def empty_registry() -> Iterator[None]:
     with registry._lock:
         for each in registered[:2]:
             each.clear()
+        registry.note_change()
     try:
         yield
     finally:
@@ -23,3 +24,4 @@ def empty_registry() -> Iterator[None]:
             for each, before in zip(registered, kept, strict=True):
                 each.clear()
                 each.update(before)
+            registry.note_change()

@@ -23,6 +23,8 @@ _standard: dict[str, EventFacet[..., Any]] = {}
 _workflows: dict[str, Workflow[..., Any]] = {}
 _loaded: dict[str, LoadedWorkflow] = {}
 _lock = threading.Lock()  # writers only: reads are atomic (one key, or one copy)
+_changes = 0  #: raised after each change of facets
+_names: tuple[int, list[str]] = (-1, [])  #: sorted, with the changes that they are of
 
 
 def register_event_facet(facet: EventFacet[..., Any]) -> None:
@@ -43,6 +45,13 @@ def register_event_facet(facet: EventFacet[..., Any]) -> None:
 def register_standard(facet: EventFacet[..., Any]) -> None:
     """Register a built-in facet."""
     _standard[facet.name] = facet
+    note_change()
+
+
+def note_change() -> None:
+    """Have the names of facets listed again: called after each change of them."""
+    global _changes
+    _changes += 1
 
 
 def register_workflow(workflow: Workflow[..., Any]) -> None:
@@ -75,8 +84,15 @@ def event_facet_named(name: str) -> EventFacet[..., Any] | None:
 
 
 def event_facet_names() -> list[str]:
-    """Return all names and aliases of event facets, sorted."""
-    return sorted({*_event_facets.copy(), *_standard})
+    """Return all names and aliases of event facets, sorted: one list until a facet is registered.
+
+    Workers ask at every step, and there may be hundreds of facets.
+    """
+    global _names
+    changes = _changes  # before the names are read: a change in between is seen the next time
+    if _names[0] != changes:
+        _names = changes, sorted({*_event_facets.copy(), *_standard.copy()})
+    return _names[1]
 
 
 def breaker_named(name: str) -> Breaker:
@@ -174,3 +190,4 @@ def _register(registry: dict[str, Any], added: Any) -> None:
         registry.update(dict.fromkeys(names, added))
         for name in dropped:
             del registry[name]
+        note_change()

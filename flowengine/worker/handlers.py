@@ -5,7 +5,7 @@ A worker of Celery, and the embedded one, find the event facets that this proces
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from flowengine.authoring import WorkflowCall
@@ -36,3 +36,17 @@ class Handler(Protocol):
 
 #: Returns the handler of a facet by its qualified name.
 FindHandler: TypeAlias = Callable[[str], Handler | None]
+
+
+class NameSet:
+    """The names of facets as a set, which is made anew only when their list is another one."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Sequence[str], frozenset[str]] = ((), frozenset())
+
+    def of(self, names: Sequence[str]) -> Collection[str]:
+        listed, found = self._last
+        if listed is not names:
+            found = frozenset(names)
+            self._last = names, found
+        return found

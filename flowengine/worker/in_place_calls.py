@@ -28,7 +28,7 @@ from flowengine.store.recovery_queries import TIMEOUT
 from flowengine.worker.batch import BatchSizing
 from flowengine.worker.call_timeouts import CallTimeouts
 from flowengine.worker.execution import Attempt, OpenLog
-from flowengine.worker.handlers import FindHandler
+from flowengine.worker.handlers import FindHandler, NameSet
 
 #: Calls without effects that one statement records.
 MAX_UNRECORDED = 50
@@ -40,13 +40,14 @@ class InPlacePolicy:
     def __init__(
         self,
         sizing: BatchSizing,
-        names: Callable[[], Collection[str]],
+        names: Callable[[], Sequence[str]],
         lists: Callable[[], Collection[str]],
         max_wait: float,
         time_slice: float,
     ) -> None:
         """`max_wait` seconds may pass before the unstarted tasks of a batch are released."""
         self.sizing, self._names, self._lists = sizing, names, lists
+        self._set = NameSet()
         self._seconds, self.time_slice = max_wait / 2, time_slice
         self._delegating: set[str] = set()
         self.timeouts = CallTimeouts()
@@ -59,7 +60,7 @@ class InPlacePolicy:
         for call in calls:
             if call.kind is not CallKind.STEP:
                 if names is None:
-                    names, lists = self._names(), self._lists()
+                    names, lists = self._set.of(self._names()), self._lists()
                 options = call.options
                 if call.kind is not CallKind.EVENT or call.facet not in names:
                     break

@@ -20,7 +20,7 @@ from flowengine.worker.background import BackgroundJobs, HandledCounters
 from flowengine.worker.batch import Batch, BatchGuard, BatchSizing, Continuation
 from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.claimed_tasks import ClaimedTasks
-from flowengine.worker.handlers import FindHandler
+from flowengine.worker.handlers import FindHandler, NameSet
 from flowengine.worker.item_gate import ItemGate
 from flowengine.worker.lost_leases import LostLeases
 from flowengine.worker.stack_chunk import on_own_stack_chunk
@@ -92,6 +92,7 @@ class TaskWorker:
         self._guard = BatchGuard(settings.batch_max_wait, self._empty_batch)
         self._last_facet: dict[str, str] = {}  #: claimed last from each task list
         self._usage = TenantUsage()
+        self._name_set = NameSet()
         self._stopping = False
 
     # --- called by the Celery tasks ---
@@ -299,7 +300,7 @@ class TaskWorker:
         return Continuation(
             self._identity,
             self._sizing,
-            set(self.async_tries.claimable(self._names())),
+            self._name_set.of(self.async_tries.claimable(self._names())),
             self._lists(),
             batch=settings.batch,
             seconds=settings.batch_max_wait / 2,

@@ -145,6 +145,7 @@ def check(folder: Path, *options: str) -> Result:
     for names in (registry._event_facets, registry._workflows):
         for name in [name for name in names if name.startswith("replay_shop")]:
             del names[name]
+    registry.note_change()
     url = f"sqlite:///{folder}/flow.db"
     arguments = ["check", str(folder / "replay_shop.py"), *options]
     environment = {**os.environ, "FLOWENGINE_DATABASE_URL": url}

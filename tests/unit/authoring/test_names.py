@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from flowengine.authoring import event_facet, facet, workflow
+from flowengine.authoring import event_facet, event_facet_names, facet, workflow
 from flowengine.authoring.definitions import main_namespace
 from flowengine.errors import AuthoringError
+from tests.registries import empty_registry
 
 USER_FILE = """
 from flowengine.authoring import event_facet, foreach, workflow
@@ -85,6 +86,7 @@ def test_local_functions_methods_and_lambdas_need_a_name() -> None:
         from flowengine.authoring import registry
 
         registry._event_facets.clear()
+        registry.note_change()
 
 
 def test_a_name_without_a_dot_gets_the_namespace_of_its_module() -> None:
@@ -103,3 +105,15 @@ def test_an_invalid_name_is_refused(name: Any) -> None:
         AuthoringError, match=r"workflow .*local.* \(.*test_names.py:\d+\): the name"
     ):
         workflow(name=name)(local)
+
+
+def test_names_are_listed_again_only_after_a_change() -> None:
+    """Workers ask for them at every step."""
+    with empty_registry():
+        event_facet(name="shop.b")(lambda: None)
+        before = event_facet_names()
+        assert event_facet_names() is before
+        event_facet(name="shop.a", aliases=["shop.old"])(lambda: None)
+        ours = [name for name in event_facet_names() if name.startswith("shop.")]
+        assert ours == ["shop.a", "shop.b", "shop.old"]
+    assert "shop.a" not in event_facet_names()
