@@ -379,7 +379,8 @@ class MemoryRun:
         assert all(count == 1 for count in running.values()), "two open tries of one step"
         is_over = self._view.state in RunState.FINAL
         assert is_over or at_event or self.facts, "nothing is outstanding, and the run not over"
-        assert self._view.alarm is None
+        # An action may be taken in before a follow-up of an earlier commit.
+        assert self._view.alarm is None or self.facts
         if is_over:
             unfinished = [
                 r["path"] for r in self.rows.values() if r["state"] not in StepState.FINAL
@@ -440,6 +441,8 @@ class MemoryRun:
         else:
             plan = self.plan.statements[row.address]
             scope, sources = row.parent, {*plan.needs, *plan.awaits}
+            if not self._is_taken_over(row):
+                sources = set()  # renewed: it begins, without a count, when that step has ended
         assert scope is not None
         outer = self._step(scope)
         count = sum(1 for source in sources if not self._has_ended(outer, source))
@@ -473,7 +476,7 @@ class MemoryRun:
         if row.object_type in ObjectType.BLOCKS:
             block = self.plan.blocks[row.address]
             captured = sum(1 for source in block.captures if not self._has_ended(row, source))
-            return begun - ended[row.key] + captured
+            return begun - ended[row.key] - self._not_taken_over(row) + captured
         plan: FacetPlan | StatementPlan = (
             self.plan.facets[row.address]
             if row.object_type == ObjectType.WORKFLOW
@@ -482,6 +485,13 @@ class MemoryRun:
         before = len(plan.mixins) + (plan.pre_script is not None)
         assert begun == before + len(plan.body) or self._is_postponed(row)
         return begun - ended[row.key]
+
+    def _not_taken_over(self, block: Step) -> int:
+        """How many renewed steps of a block are not counted by it yet."""
+        below = [r for r in self.rows.values() if r["parent"] == block.key]
+        created = [r for r in below if r["state"] == StepState.CREATED]
+        steps = [r for r in created if r["object_type"] in ObjectType.STEPS]
+        return sum(1 for r in steps if not self._is_taken_over(self._step(r["key"])))
 
     def _is_postponed(self, row: Step) -> bool:
         """Whether the row goes on with the next commit, because the last one was full."""

@@ -7,7 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import HealthCheck, example, given, reject, settings
 from hypothesis import strategies as st
 
 from flowengine.evaluator import RunState, StepState, TaskState, working_set
@@ -28,7 +28,7 @@ from tests.builders import always, block, catching, event, of, program, step, to
 from tests.builders import given as input_of
 from tests.examples_drawn import AT_RANDOM
 from tests.unit.evaluator.in_memory_run import MemoryRun
-from tests.unit.evaluator.programs_strategy import Case, cases
+from tests.unit.evaluator.programs_strategy import Case, case_of, cases
 
 E = event("E", "x", "y")
 CLEAN = step("clean", "E", x=9)
@@ -261,6 +261,7 @@ def test_a_held_run_can_be_cancelled() -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(case=cases(), seed=st.integers(0, 2**16), forgetful=st.booleans())
+@example(case=case_of(1, 1, 0, 0), seed=10460, forgetful=False)  # held before its first commit
 def test_a_random_program_ends_wherever_it_is_cancelled(
     case: Case, seed: int, forgetful: bool
 ) -> None:

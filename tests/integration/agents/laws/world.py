@@ -16,6 +16,7 @@ from flowengine.authoring import Retry
 from flowengine.errors import FlowengineError, UnknownRun
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Outcome
+from flowengine.turns.states import InboxState
 from flowengine.worker.execution import execute_try
 from tests.integration.agents.clerks import (
     Step,
@@ -248,7 +249,9 @@ class World:
         for _ in range(30):
             self.desk.work()
             if not self._decide_open_calls():
-                if all(turn.finished_at for turn in self.rows.turns.values()):
+                rows = self.rows
+                is_over = all(turn.finished_at for turn in rows.turns.values())
+                if is_over and all(m.status in InboxState.FINAL for m in rows.messages.values()):
                     break
                 self.tick(700)  # for messages that were put off
         self.check()
