@@ -515,7 +515,10 @@ class MemoryRun:
         found = self._source(row, source)
         if found is None or not found.is_final:
             return False
-        return source.hops > 0 or source.suffix is None or self._is_taken_over(found)
+        if source.hops > 0 or source.suffix is None:
+            return True
+        # A renewed block tells the ends of kept steps when it goes on.
+        return row.state != StepState.CREATED and self._is_taken_over(found)
 
     def _is_taken_over(self, row: Step) -> bool:
         """Whether the end of a row is counted: a step before it may be retried while it is kept.

@@ -562,6 +562,7 @@ def steps_of(run: MemoryRun) -> list[str]:
 
 @laws
 @given(cases(), seeds, st.booleans())
+@example(case_of(seed=65, size=6, failing=0, silent=0), 65, True)  # in a block that has not gone on
 def test_a_retry_from_any_step_ends_as_the_run_without_it(
     drawn: Case, seed: int, is_small: bool
 ) -> None:
