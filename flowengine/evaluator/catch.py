@@ -72,6 +72,8 @@ def await_always(work: WorkingSet, step: Step) -> Signal | None:
     if step.remaining:
         return None
     before, was_skipped, was_cancelled = step.error, False, False
+    if before is not None and step.failure is not None:
+        step.failure = {**step.failure, "before": before}  # a retry of the always block reads it
     if before is not None:
         was_skipped, was_cancelled = (before.get(mark, False) for mark in _MARKS.values())
         marks = _MARKS.values()
@@ -82,8 +84,6 @@ def await_always(work: WorkingSet, step: Step) -> Signal | None:
     if step.failure is not None and step.failure["rank"][0] == 0:
         error = step.failure["error"]
         earlier = None if was_skipped else step.error
-        if was_skipped:  # a retry of the always block must not complete the step
-            step.failure = {**step.failure, "skipped": before}
         step.error = error if earlier is None else with_cause(error, earlier, work.limits)
         return Signal.FAIL
     if step.failure is not None and step.error is None:

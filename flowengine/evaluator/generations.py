@@ -193,14 +193,19 @@ class _Choice:
     def _stage(self, row: OutlineRow, child: OutlineRow) -> int:
         """Return the stage to go on from, if a row below runs again.
 
-        An always block forgets the error that a catch before it has handled. So if the event of
-        the step failed, it is asked again.
+        An always block forgets the error that a catch before it has handled, and an error keeps
+        one of two that were handled before it. So if the event of the step failed, it is asked
+        again.
         """
         stage = stage_of(self._plan, row, child)
         if not CATCH <= stage < ALWAYS or not is_event(self._plan, row):
             return stage
-        stages = {stage_of(self._plan, row, each) for each in self._outline.children(row.key)}
-        return BEGIN if ALWAYS in stages and BODY not in stages else stage
+        children = self._outline.children(row.key)
+        stages = {each.key: stage_of(self._plan, row, each) for each in children}
+        if BODY in stages.values():
+            return stage
+        failed = [c for c in children if c.state == StepState.ERROR and stages[c.key] >= stage]
+        return BEGIN if ALWAYS in stages.values() or len(failed) > 1 else stage
 
     def _above(self, row: OutlineRow) -> OutlineRow:
         assert row.parent is not None

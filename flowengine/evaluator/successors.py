@@ -5,6 +5,7 @@ A successor has the same key, and goes on from the stage whose results the run k
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from flowengine.evaluator import generations
@@ -51,15 +52,19 @@ def renewed(
         new.next_index, new.error = old.next_index, _before_always(old)
     elif stage >= CATCH and generations.is_event(work.plan, row) and not has_body:
         # Its event failed, and is not asked again.
-        new.state, new.next_index, new.error = StepState.CATCH_BEGIN, stage - CATCH, _caught(old)
+        new.state, new.next_index = StepState.CATCH_BEGIN, stage - CATCH
+        failed = {child.address for child in children if child.state == StepState.ERROR}
+        new.error = _caught(work, old, stage - CATCH, failed)
     elif has_body and row.object_type == ObjectType.WORKFLOW:
         new.state = StepState.BLOCKS_BEGIN
     elif has_body and (result := results.get(old.key)) is not None:
         new.state, new.returns = StepState.BLOCKS_BEGIN, result
     elif row.object_type == ObjectType.WORKFLOW:
         new.params = _inputs(work, old)
-    if new.state == StepState.BLOCKS_BEGIN and work.step_plan(old).mixins:
-        capture_mixins(work, new)  # yields may have changed the values of mixins
+    if new.state in (StepState.BLOCKS_BEGIN, StepState.CATCH_BEGIN):
+        mixins = work.step_plan(old).mixins
+        if mixins and all(mixin.alias in new.params for mixin in mixins):
+            capture_mixins(work, new)  # yields may have changed the values of mixins
     return new
 
 
@@ -103,12 +108,20 @@ def event_results(
     return found
 
 
-def _caught(old: Step) -> dict[str, Any] | None:
-    """Return the error that a catch of a step handles."""
+def _caught(
+    work: WorkingSet, old: Step, number: int, failed: Collection[str]
+) -> dict[str, Any] | None:
+    """Return the error that a catch of a step handles.
+
+    A catch that fails wraps the error that it got. `failed` are the addresses of such blocks.
+    """
+    error: dict[str, Any] | None = old.error
     if old.failure is not None and "caught" in old.failure:
-        error: dict[str, Any] = old.failure["caught"]
-        return error
-    return (old.error or {}).get("cause", old.error)
+        error = old.failure["caught"]
+    for block in reversed(work.step_plan(old).catches[number:]):
+        if block.address in failed and error is not None:
+            error = error.get("cause", error)
+    return error
 
 
 def _before_always(old: Step) -> dict[str, Any] | None:
@@ -117,17 +130,18 @@ def _before_always(old: Step) -> dict[str, Any] | None:
     if not old.is_final or failure is None or "rank" not in failure:
         is_skipped = old.state == StepState.SKIPPED
         return {**error, "skipped": True} if error is not None and is_skipped else error
-    if "skipped" in failure:
-        skipped: dict[str, Any] = failure["skipped"]
-        return skipped
+    for name in ("before", "skipped"):  # the latter is of earlier versions
+        if name in failure:
+            before: dict[str, Any] = failure[name]
+            return before
     if error == failure["error"]:
         return None
-    return (error or {}).get("cause", error)
+    return (error or {}).get("cause", error)  # of earlier versions
 
 
 def fails_in_always(step: Step) -> bool:
     """Whether a step had completed before its always block failed."""
     failure = step.failure
-    if failure is None or "rank" not in failure or "skipped" in failure:
+    if failure is None or "rank" not in failure or "before" in failure or "skipped" in failure:
         return False
     return bool(step.error == failure["error"])

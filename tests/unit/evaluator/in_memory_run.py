@@ -26,6 +26,7 @@ from flowengine.evaluator import (
     TaskState,
     cancellation,
     evaluate,
+    generations,
     working_set,
 )
 from flowengine.evaluator.activation_reports import from_json, to_json
@@ -66,6 +67,14 @@ Stored = Mapping[str, Any]  #: one row, as text and numbers
 
 #: Answers of event facets: the parameters in, the results out; None leaves it unanswered.
 Answer = Callable[[TaskDefinition], Outcome | None]
+
+
+#: The stage that a step has reached, if it is not its body.
+_STAGES = {
+    StepState.MIXIN_BLOCKS_CONTINUE: generations.BEGIN,
+    StepState.FACET_SCRIPTS_END: generations.BEGIN,
+    StepState.ALWAYS_CONTINUE: generations.ALWAYS,
+}
 
 
 class MemoryRun:
@@ -360,7 +369,8 @@ class MemoryRun:
             elif row.object_type == ObjectType.FUNCTION_CALL:
                 assert row.waiting == 0
             elif not row.is_final and row.object_type in ObjectType.STEPS:
-                assert row.waiting == self._open_before(row), f"{row.path} goes on too early"
+                open_before = self._open_before(row) if self._is_taken_over(row) else 0
+                assert row.waiting == open_before, f"{row.path} goes on too early"
             assert row.remaining == self._unfinished(row, ended), f"the counter of {row.path}"
             if row.is_final and row.object_type in (ObjectType.BLOCK, ObjectType.ITEM):
                 assert self._is_whole(row), f"{row.path} has ended without some of its steps"
@@ -441,11 +451,18 @@ class MemoryRun:
         else:
             plan = self.plan.statements[row.address]
             scope, sources = row.parent, {*plan.needs, *plan.awaits}
-            if not self._is_taken_over(row):
+            if plan.is_lazy:
                 sources = set()  # renewed: it begins, without a count, when that step has ended
         assert scope is not None
         outer = self._step(scope)
-        count = sum(1 for source in sources if not self._has_ended(outer, source))
+        if row.object_type in ObjectType.BLOCKS:  # the end of a kept step is not told to it again
+            count = sum(1 for source in sources if not self._is_final(outer, source))
+        else:
+            # A renewed block tells its steps the ends of kept ones when it goes on.
+            is_ahead = outer.object_type in ObjectType.BLOCKS and outer.state == StepState.CREATED
+            count = sum(
+                1 for s in sources if not self._has_ended(outer, s) or (is_ahead and s.hops == 0)
+            )
         assert count or self._is_postponed(row), f"{row.path} waits for nothing and has not begun"
         return count
 
@@ -469,7 +486,7 @@ class MemoryRun:
                 and r["state"] in StepState.FINAL
             )
             return row.item_count - ended[row.key] + behind
-        begun = Counter(r["parent"] for r in self.rows.values())[row.key]
+        begun = Counter(r["parent"] for r in self.rows.values())[row.key] - self._ahead(row)
         is_preparing = row.state in (StepState.MIXIN_BLOCKS_CONTINUE, StepState.FACET_SCRIPTS_END)
         if row.object_type == ObjectType.WHEN or is_preparing or row.state in StepState.HANDLING:
             return begun - ended[row.key]
@@ -486,12 +503,26 @@ class MemoryRun:
         assert begun == before + len(plan.body) or self._is_postponed(row)
         return begun - ended[row.key]
 
+    def _ahead(self, step: Step) -> int:
+        """How many renewed blocks of a step belong to a stage that it has not reached again."""
+        if step.object_type in ObjectType.BLOCKS or step.generation != self._view.generation:
+            return 0
+        below = [self._step(r["key"]) for r in self.rows.values() if r["parent"] == step.key]
+        stage = _STAGES.get(step.state, generations.BODY)
+        if step.state == StepState.CATCH_CONTINUE:
+            stage = generations.CATCH + step.next_index - 1
+        return sum(
+            1
+            for row in below
+            if not row.is_final
+            and generations.stage_of(self.plan, outlined(step), outlined(row)) > stage
+        )
+
     def _not_taken_over(self, block: Step) -> int:
         """How many renewed steps of a block are not counted by it yet."""
         below = [r for r in self.rows.values() if r["parent"] == block.key]
-        created = [r for r in below if r["state"] == StepState.CREATED]
-        steps = [r for r in created if r["object_type"] in ObjectType.STEPS]
-        return sum(1 for r in steps if not self._is_taken_over(self._step(r["key"])))
+        steps = [self._step(r["key"]) for r in below if r["object_type"] in ObjectType.STEPS]
+        return sum(1 for step in steps if not step.is_final and not self._is_taken_over(step))
 
     def _is_postponed(self, row: Step) -> bool:
         """Whether the row goes on with the next commit, because the last one was full."""
@@ -515,10 +546,7 @@ class MemoryRun:
         found = self._source(row, source)
         if found is None or not found.is_final:
             return False
-        if source.hops > 0 or source.suffix is None:
-            return True
-        # A renewed block tells the ends of kept steps when it goes on.
-        return row.state != StepState.CREATED and self._is_taken_over(found)
+        return source.hops > 0 or source.suffix is None or self._is_taken_over(found)
 
     def _is_taken_over(self, row: Step) -> bool:
         """Whether the end of a row is counted: a step before it may be retried while it is kept.

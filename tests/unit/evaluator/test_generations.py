@@ -563,6 +563,10 @@ def steps_of(run: MemoryRun) -> list[str]:
 @laws
 @given(cases(), seeds, st.booleans())
 @example(case_of(seed=65, size=6, failing=0, silent=0), 65, True)  # in a block that has not gone on
+@example(case_of(seed=5066, size=3, failing=20, silent=0), 77, True)  # two catches
+@example(case_of(seed=30109, size=4, failing=20, silent=0), 59, True)  # a skipped step
+@example(case_of(seed=11902, size=6, failing=20, silent=0), 75, False)  # after a catch
+@example(case_of(seed=12061, size=5, failing=20, silent=0), 36, True)  # yields to a mixin
 def test_a_retry_from_any_step_ends_as_the_run_without_it(
     drawn: Case, seed: int, is_small: bool
 ) -> None:
