@@ -24,6 +24,9 @@ gc.disable()  # modules and items live to the end: scanning them took a third of
 CHAOS_SEED = pytest.StashKey[int]()  #: the first, or the one that was given
 CHAOS_SEEDS = pytest.StashKey[int]()  #: how many
 
+#: Fixtures that have each database as a parameter.
+_OF_DATABASES = frozenset({"database_url", "opened"})
+
 #: Files that take a minute and more. They come first: one that came last would keep one process
 #: busy while the others have nothing left to do.
 LONG = ("test_examples", "test_embedded", "test_documents", "test_outages", "test_combinations")
@@ -79,7 +82,7 @@ def _choose_databases(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("each_database") or item.get_closest_marker("chaos"):
             continue
-        if "database_url" in getattr(getattr(item, "callspec", None), "params", ()):
+        if _OF_DATABASES.intersection(getattr(getattr(item, "callspec", None), "params", ())):
             test = item.nodeid.replace("sqlite", "").replace("postgresql", "")
             pairs[test].append(item)
     others = {pair[zlib.crc32(test.encode()) % 2] for test, pair in pairs.items() if len(pair) == 2}

@@ -19,8 +19,6 @@ from flowengine.testing import Flow
 from tests.integration.engines import replace_notifier, watched
 from tests.servers import PostgresServer
 
-pytestmark = pytest.mark.each_database
-
 
 @event_facet
 def square(n: int) -> int:

@@ -28,8 +28,6 @@ from flowengine.worker import TaskWorker
 from tests.integration.engines import opened
 from tests.servers import PostgresServer
 
-pytestmark = pytest.mark.each_database
-
 DAY = timedelta(days=1)
 
 

@@ -19,8 +19,6 @@ from flowengine.testing import Flow
 from tests.integration.engines import replace_notifier
 from tests.servers import PostgresServer
 
-pytestmark = pytest.mark.each_database
-
 
 @event_facet
 def slow(n: int) -> int:

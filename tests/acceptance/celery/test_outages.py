@@ -59,7 +59,9 @@ class Outage:
 OUTAGES = ["redis", "redis_emptied", "postgres_stopped", "postgres_hung", "both"]
 
 
-@pytest.mark.parametrize("kind", OUTAGES)
+@pytest.mark.parametrize(
+    "kind", [*OUTAGES[:3], *(pytest.param(kind, marks=pytest.mark.chaos) for kind in OUTAGES[3:])]
+)
 def test_runs_and_workers_survive_an_outage(
     fleet: Fleet, postgres_away: RestartablePostgres, kind: str
 ) -> None:

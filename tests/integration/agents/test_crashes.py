@@ -12,8 +12,6 @@ from flowengine.worker.execution import execute_try
 from tests.integration.agents.clerks import Office, calls, clerk, office, plan
 from tests.servers import PostgresServer
 
-pytestmark = pytest.mark.each_database
-
 PLAN = {
     "work": [calls("search", "measure", "translator"), calls("search_twice"), "done"],
     "translate hello": ["bonjour"],

@@ -12,8 +12,6 @@ import pytest
 from tests.integration.agents.clerks import Office, calls, clerk, plan
 from tests.integration.threads import in_threads
 
-pytestmark = pytest.mark.each_database
-
 THREADS = 8
 
 

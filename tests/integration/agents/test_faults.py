@@ -26,8 +26,6 @@ from tests.integration.agents.clerks import (
     submit,
 )
 
-pytestmark = pytest.mark.each_database
-
 
 def test_a_turn_that_waits_long_for_a_worker_runs_once(desk: Office) -> None:
     """6.1: a watchdog rang again by a second row with the same turn, which ran twice."""
