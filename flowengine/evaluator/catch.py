@@ -72,9 +72,9 @@ def await_always(work: WorkingSet, step: Step) -> Signal | None:
     if step.remaining:
         return None
     before, was_skipped, was_cancelled = step.error, False, False
-    if before is not None and step.failure is not None:
-        step.failure = {**step.failure, "before": before}  # a retry of the always block reads it
     if before is not None:
+        if step.failure is not None:
+            step.failure = {**step.failure, "before": before}  # for a retry of the always block
         was_skipped, was_cancelled = (before.get(mark, False) for mark in _MARKS.values())
         marks = _MARKS.values()
         step.error = {name: value for name, value in before.items() if name not in marks}

@@ -19,6 +19,7 @@ ACTIVATED = "activated"  #: the outcome of a task whose result is the report of 
 
 
 def ending_of(outcome: Outcome, encoder: codec.Encoder) -> Ending:
+    """Return the end of a try; its large values are among the payloads of the encoder."""
     match outcome:
         case Delegated(run_id):
             return Ending(TaskState.IGNORED, "handed", codec.dump({"run": run_id}), None)

@@ -32,6 +32,7 @@ def ends_thread(problem: BaseException) -> bool:
 
 
 def failed(engine: Engine, task: TaskDefinition, problem: BaseException, *, retry: bool) -> Failed:
+    """Return the failure of a try, and log it; with `retry`, its policy decides what follows."""
     error = _error(problem, engine.settings.max_error_length)
     log.info(
         "%s failed: %s: %s",

@@ -43,7 +43,7 @@ def postgresql(postgres: PostgresServer) -> Iterator[Counted]:
 #: `make test-chaos` goes to a hundred times. Rounds exceed the run cache at 300.
 _LEVELS = {"recursion": [25, 100], "rounds": [10, 300]}
 _SIZES = {"foreach": [25, 200], "nested": [100, 400], **_LEVELS}
-#: On a server the others are part of the long run: the statements are the same.
+#: On a server the others are part of the long run.
 _ON_SERVER = [
     shape if shape in ("chain", "foreach", "join") else pytest.param(shape, marks=pytest.mark.chaos)
     for shape in SHAPES
