@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -233,6 +234,50 @@ def test_sqlite_threads_that_open_a_new_file_at_once_all_succeed(tmp_path: Path)
         url = f"sqlite:///{tmp_path}/{attempt}.db"
         found = in_threads([lambda url=url: upgrade_in_process(int, url)] * 4)  # type: ignore[misc]
         assert found == [HEAD] * 4
+
+
+def test_sqlite_databases_in_memory_have_the_schema_of_a_file_and_no_rows_of_each_other(
+    tmp_path: Path,
+) -> None:
+    def schema(database: Database) -> set[tuple[str, str]]:
+        with database.read() as session:
+            found = session.execute(text("SELECT name, sql FROM sqlite_master"))
+            return {(row[0], row[1]) for row in found}
+
+    with opened(f"sqlite:///{tmp_path}/flow.db") as file:
+        expected = schema(file.database)
+    for _ in range(2):
+        with opened("sqlite://") as engine:
+            assert schema(engine.database) == expected
+            assert engine.list() == []
+            engine.start(one(), "Flow", {"x": 1})
+            upgrade_schema(engine.database)
+            assert len(engine.list()) == 1
+
+
+def test_sqlite_threads_that_open_one_database_in_memory_leave_its_rows() -> None:
+    def write(database: Database) -> None:
+        upgrade_schema(database)
+        with database.write() as session:
+            session.execute(text("CREATE TABLE IF NOT EXISTS kept (number)"))
+            session.execute(text("INSERT INTO kept VALUES (1)"))
+
+    for _ in range(20):  # often, for the moment is short
+        database = Database("sqlite://")
+        in_threads([functools.partial(write, database)] * 8)
+        with database.read() as session:
+            assert session.execute(text("SELECT count(*) FROM kept")).scalar() == 8
+        database.close()
+
+
+def test_sqlite_tables_in_memory_that_were_there_before_are_left_alone() -> None:
+    database = Database("sqlite://")
+    with database.write() as session:
+        session.execute(text("CREATE TABLE mine (name)"))
+    assert upgrade_schema(database) == ("", HEAD)
+    with database.read() as session:
+        assert session.execute(text("SELECT count(*) FROM mine")).scalar() == 0
+    database.close()
 
 
 def test_threads_that_upgrade_several_databases_at_once_do_not_mix_them_up(tmp_path: Path) -> None:

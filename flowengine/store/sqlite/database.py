@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -73,6 +73,17 @@ class SqliteDatabase(Database):
 
     def close(self) -> None:
         self.disconnect()
+
+    def copy_to(self, other: SqliteDatabase) -> None:
+        """Replace everything in another database by a copy of this one; both are in memory."""
+        with (
+            self._writer,
+            other._writer,
+            closing(self.engine.raw_connection()) as source,
+            closing(other.engine.raw_connection()) as target,
+        ):
+            driver: Any = source.driver_connection
+            driver.backup(target.driver_connection)
 
     @property
     def generation(self) -> int:
