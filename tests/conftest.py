@@ -75,8 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _choose_databases(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep one database of each test that has both, by its name; the other is for the long run.
 
-    Tests of the store's own promises are marked `each_database` and keep both, and so do those of
-    the long run.
+    PostgreSQL is kept by every third: it takes twice the time, most of it the server's. Tests of
+    the store's own promises are marked `each_database` and keep both, and so do those of the long
+    run.
     """
     pairs: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
@@ -85,7 +86,13 @@ def _choose_databases(config: pytest.Config, items: list[pytest.Item]) -> None:
         if _OF_DATABASES.intersection(getattr(getattr(item, "callspec", None), "params", ())):
             test = item.nodeid.replace("sqlite", "").replace("postgresql", "")
             pairs[test].append(item)
-    others = {pair[zlib.crc32(test.encode()) % 2] for test, pair in pairs.items() if len(pair) == 2}
+    others = {
+        item
+        for test, pair in pairs.items()
+        for item in pair
+        if len(pair) == 2
+        if ("postgresql" in item.nodeid) != (zlib.crc32(test.encode()) % 3 == 0)
+    }
     is_other = config.getoption("--other-database")
     config.hook.pytest_deselected(items=[item for item in items if (item in others) != is_other])
     items[:] = [item for item in items if (item in others) == is_other]

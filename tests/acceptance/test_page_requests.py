@@ -101,7 +101,7 @@ def memory_of(flower: Flower) -> int:
     raise LookupError("no process listens at the address of Flower")
 
 
-@pytest.mark.parametrize("count", [250, pytest.param(6_000, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("count", [100, pytest.param(6_000, marks=pytest.mark.chaos)])
 def test_random_requests_to_the_pages_are_answered(
     flower: Flower, runs: Runs, chaos_seed: int, count: int
 ) -> None:

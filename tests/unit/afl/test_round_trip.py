@@ -23,7 +23,7 @@ def without_places(node: Any) -> Any:
 # Documents are large, and shrinking one takes too long.
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(
-    max_examples=1000 if AT_RANDOM else 20,
+    max_examples=1000 if AT_RANDOM else 12,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],
 )
