@@ -22,7 +22,7 @@ SCRATCH = $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8
 # Tests start hundreds of processes, and without bytecode on the disk each compiles the package.
 export PYTHONDONTWRITEBYTECODE :=
 # A test that hangs fails after five minutes, with the stacks of its threads.
-PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder \
+PARALLEL := -n 5 --dist loadfile --no-loadscope-reorder \
 	-o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
 help: ## Show this list
