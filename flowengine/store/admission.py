@@ -53,10 +53,13 @@ _NOTE_STARTS = statement(
     "WHERE t.uuid = flowengine_slot.task_id AND t.started IS NOT NULL)",
     "keys",
 )
+# The last condition: since the statement above a task may have started, and ended.
 _FREE = statement(
     "DELETE FROM flowengine_slot WHERE key IN :keys "
     f"AND (until IS NULL AND NOT {_IS_OPEN} OR until <= :now AND NOT EXISTS (SELECT 1 "
-    "FROM flowengine_task t WHERE t.uuid = flowengine_slot.task_id AND t.state = 'pending'))",
+    "FROM flowengine_task t WHERE t.uuid = flowengine_slot.task_id AND t.state = 'pending')) "
+    "AND (per IS NULL OR NOT EXISTS (SELECT 1 FROM flowengine_task t "
+    "WHERE t.uuid = flowengine_slot.task_id AND t.started + per > :now))",
     "keys",
 )
 _USED = statement(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from flowengine import (
     GiveUp,
@@ -23,6 +24,7 @@ from flowengine import (
 from flowengine.engine import Run
 from flowengine.evaluator import TaskState
 from flowengine.testing import Flow
+from tests.servers import PostgresServer
 
 CUSTOMER = Limit("customer:{customer}", 2)
 
@@ -378,6 +380,32 @@ def test_a_task_that_is_given_back_starts_again_within_the_rate(flow: Flow) -> N
     flow.clock.now += 1
     flow.watchdog()
     assert flow.settle() == 1
+
+
+def test_a_task_that_starts_and_ends_between_two_statements_of_an_admission_has_used_its_rate(
+    postgres: PostgresServer, with_schema: str
+) -> None:
+    url = postgres.new_database(with_schema)
+    with Flow(store_url=url) as flow:
+        run = flow.start(mails)
+        assert states(flow, run) == {"pending": 3, "waiting": 4}
+        ended = []
+
+        def end_one(_connection: Any, _cursor: Any, sql: str, *_: Any) -> None:
+            if not sql.startswith("UPDATE flowengine_slot SET until") or ended:
+                return
+            with psycopg.connect(url.replace("+psycopg", "")) as other:
+                query = "UPDATE flowengine_task SET state = 'completed', started = %s WHERE uuid = "
+                query += "(SELECT uuid FROM flowengine_task WHERE state = 'pending' LIMIT 1)"
+                ended.append(other.execute(query, [flow.clock.now]).rowcount)
+
+        event.listen(flow.database.engine, "after_cursor_execute", end_one)
+        flow.engine.after_commit.admit({}, {"rate:mail"})
+        assert ended == [1]
+        assert states(flow, run) == {"pending": 2, "completed": 1, "waiting": 4}
+        flow.clock.now += 60_000
+        flow.engine.after_commit.admit({}, {"rate:mail"})
+        assert states(flow, run) == {"pending": 3, "completed": 1, "waiting": 3}
 
 
 def test_a_start_counts_although_its_task_was_given_back(flow: Flow) -> None:
