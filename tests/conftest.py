@@ -75,9 +75,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _choose_databases(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep one database of each test that has both, by its name; the other is for the long run.
 
-    PostgreSQL is kept by every third: it takes twice the time, most of it the server's. Tests of
-    the store's own promises are marked `each_database` and keep both, and so do those of the long
-    run.
+    PostgreSQL is kept by every third: it takes twice the time. Tests of the store's own promises
+    are marked `each_database` and keep both, and so do those of the long run.
     """
     pairs: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:

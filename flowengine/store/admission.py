@@ -53,7 +53,8 @@ _NOTE_STARTS = statement(
     "WHERE t.uuid = flowengine_slot.task_id AND t.started IS NOT NULL)",
     "keys",
 )
-# The last condition: since the statement above a task may have started, and ended.
+# The last condition: a task may have started, and ended, after the statement above. Its slot stays
+# until the next admission notes the start.
 _FREE = statement(
     "DELETE FROM flowengine_slot WHERE key IN :keys "
     f"AND (until IS NULL AND NOT {_IS_OPEN} OR until <= :now AND NOT EXISTS (SELECT 1 "

@@ -63,7 +63,7 @@ def ensure_schema(database: Database, *, upgrade: bool) -> None:
 def upgrade_schema(database: Database) -> tuple[str, str]:
     """Upgrade the schema; return the revision before and after."""
     is_in_memory = not database.has_server and database.file is None
-    if is_in_memory and _is_copied(cast("SqliteDatabase", database)):
+    if is_in_memory and _copy_first_into(cast("SqliteDatabase", database)):
         return "", HEAD
     return _upgrade(database), HEAD
 
@@ -94,10 +94,10 @@ _first: SqliteDatabase | None = None  #: in memory, with our tables and no rows
 _copying = threading.Lock()  #: a second copy would remove rows that were written after the first
 
 
-def _is_copied(database: SqliteDatabase) -> bool:
-    """Make a database in memory a copy of the first one of this process, if it is empty.
+def _copy_first_into(database: SqliteDatabase) -> bool:
+    """Copy the first database in memory of this process; False if this one is not empty.
 
-    A suite of tests creates a database for each test: a copy takes 2 ms, the statements 17.
+    A suite of tests creates a database for each test: a copy takes 2 ms, the statements 18.
     """
     global _first
     with _copying:

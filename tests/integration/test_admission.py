@@ -406,6 +406,7 @@ def test_a_task_that_starts_and_ends_between_two_statements_of_an_admission_has_
         flow.clock.now += 60_000
         flow.engine.after_commit.admit({}, {"rate:mail"})
         assert states(flow, run) == {"pending": 3, "completed": 1, "waiting": 3}
+    postgres.drop_database(url)
 
 
 def test_a_start_counts_although_its_task_was_given_back(flow: Flow) -> None:
