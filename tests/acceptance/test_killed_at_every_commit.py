@@ -29,7 +29,7 @@ def run_child(
 
 
 @pytest.mark.parametrize("moment", ["after", "before"])
-@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.chaos)])
 def test_a_process_killed_at_any_commit_loses_no_step(
     moment: str, stride: int, tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from tests.servers import PostgresServer
 
 #: Of all commits one in so many; the chaos run takes each.
 STRIDES = [
-    ("sqlite", "after", 3),
+    ("sqlite", "after", 5),
     *(
         pytest.param((kind, moment, 1), marks=pytest.mark.chaos)
         for kind in ("sqlite", "postgresql")

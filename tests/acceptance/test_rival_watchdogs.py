@@ -25,7 +25,7 @@ class Scale:
     seconds: float
 
 
-SHORT = Scale(schedules=100, period=2, seconds=5)
+SHORT = Scale(schedules=50, period=2, seconds=5)
 LONG = Scale(schedules=1_000, period=10, seconds=60)
 
 

@@ -209,13 +209,6 @@ def touched(holds: int, kills: int) -> list[int]:
 
 
 @workflow
-def long_chain(n: int) -> int:
-    for _ in range(400):
-        n = touch(n)
-    return n
-
-
-@workflow
 def short_chain(n: int) -> int:
     return touch(touch(touch(n)))
 

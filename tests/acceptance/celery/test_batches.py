@@ -11,15 +11,15 @@ import pytest
 from flowengine.engine import Run
 from flowengine.errors import RunFailed
 from flowengine.evaluator import TaskState
-from tests.acceptance.celery import graphs
-from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
+from tests.acceptance.celery import chains, graphs
+from tests.acceptance.celery.conftest import GRAPHS, QUICK_START, MakeFleet
 from tests.celery_nodes import Fleet, until
 
 
 @pytest.fixture(scope="module")
 def alone(make_fleet: MakeFleet) -> Fleet:
     """One worker with one pool child, so that one process runs everything."""
-    fleet = make_fleet()
+    fleet = make_fleet(imports=f"{GRAPHS},{chains.__name__}")
     fleet.add_worker("alone", *QUICK_START, "-c", "1", "-E")
     fleet.add_beat()
     return fleet
@@ -69,7 +69,7 @@ def test_only_the_task_that_kills_its_worker_fails_of_a_batch(practised: Fleet) 
 
 
 def test_a_long_chain_does_not_starve_other_runs(practised: Fleet) -> None:
-    chain = practised.start(graphs.long_chain, n=1)
+    chain = practised.start(chains.long_chain, n=1)
     others = [practised.start(graphs.short_chain, n=n) for n in range(5)]
     for n, run in enumerate(others):
         assert run.result(timeout=30) == n
@@ -80,7 +80,7 @@ def test_a_long_chain_does_not_starve_other_runs(practised: Fleet) -> None:
 def test_the_urgent_comes_first(practised: Fleet) -> None:
     block = practised.start(graphs.held, name="the queue")
     until(lambda: practised.begun("the queue"), "a step that holds the only child")
-    usual = [practised.start(graphs.long_chain, n=n) for n in range(4)]
+    usual = [practised.start(chains.long_chain, n=n) for n in range(4)]
     hurry = graphs.short_chain
     urgent = practised.engine.start(hurry.program(), hurry.name, {"n": 1}, priority=10)
     practised.let_go("the queue")

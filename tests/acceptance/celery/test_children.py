@@ -12,7 +12,7 @@ from tests.acceptance.celery.mixed_load import Killer
 from tests.acceptance.celery.rows import wait_for
 from tests.celery_nodes import Fleet
 
-RUNS = 12
+RUNS = 8
 
 
 def test_runs_wait_for_runs_while_processes_die(fleet: Fleet) -> None:

@@ -19,7 +19,7 @@ from tests.celery_nodes import Fleet, until
 def test_all_runs_complete_and_record_every_step_once(
     fleet: Fleet, celery_setup: CeleryTestSetup
 ) -> None:
-    runs = start_mixed(fleet, 20)
+    runs = start_mixed(fleet, 12)
     counters = wait_and_check(fleet, runs)
     assert (counters.lost, counters.failed) == (0, 0)
     traced = {int(path.name.rpartition("-")[2]) for path in fleet.traces.glob("executions-*")}
