@@ -17,6 +17,7 @@ import tests.examples_drawn  # noqa: F401 - before any test module draws one
 from flowengine.store import Database, upgrade_schema
 from tests.certificates import Certificates, make_certificates
 from tests.servers import PostgresServer, RabbitServer, RedisServer
+from tests.warm import share_server
 
 pytest.register_assert_rewrite("tests.corpus")
 gc.disable()  # modules and items live to the end: scanning them took a third of the collection
@@ -59,6 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
         inherited = getattr(config, "workerinput", {}).get("chaos_seed")
         given = random.randrange(1_000_000) if inherited is None else inherited
     config.stash[CHAOS_SEED] = given
+    if config.getoption("numprocesses", None):  # several processes, and this one starts them
+        share_server()
 
 
 @pytest.hookimpl(optionalhook=True)

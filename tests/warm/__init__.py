@@ -12,7 +12,6 @@ import contextlib
 import functools
 import os
 import shlex
-import shutil
 import signal
 import stat
 import subprocess
@@ -26,6 +25,9 @@ _HERE = Path(__file__).parent
 _ROOT = _HERE.parent.parent
 #: Pools that replace parts of Python before anything else is imported.
 _COLD = ("gevent", "eventlet")
+#: The socket of the server that the processes of one run of pytest share. Processes of tests do
+#: not inherit variables that begin like this one.
+_SHARED = "PYTEST_WARM_SOCKET"
 
 
 def warm(name: str, *arguments: str | Path) -> list[str]:
@@ -89,38 +91,43 @@ class WarmProcess:
         return self._client.wait(timeout)
 
 
+def share_server() -> None:
+    """Start a server for this process and those that it starts; it ends with this one."""
+    os.environ[_SHARED] = str(_start())
+
+
 @functools.cache
 def _server_socket() -> Path:
-    """Start the server of this process, which ends with it."""
-    directory = Path(tempfile.mkdtemp(prefix="warm-"))
-    atexit.register(_end, _start(directory / "socket"), directory)
-    return directory / "socket"
-
-
-def _end(server: subprocess.Popen[bytes], directory: Path) -> None:
-    assert server.stdin
-    server.stdin.close()
-    server.wait(30)
-    shutil.rmtree(directory)
+    """Return the socket of the server, which is there when the server has imported everything."""
+    socket = Path(os.environ[_SHARED]) if _SHARED in os.environ else _start()
+    ends = time.monotonic() + 120
+    while not socket.exists():
+        assert time.monotonic() < ends, (socket.parent / "log").read_text()
+        time.sleep(0.01)
+    return socket
 
 
 def _client(socket: Path) -> list[str]:
     return [sys.executable, "-I", "-S", str(_HERE / "client.py"), str(socket)]
 
 
-def _start(socket: Path) -> subprocess.Popen[bytes]:
-    log = socket.parent / "log"
-    with log.open("wb") as out:
+def _start() -> Path:
+    """Start a server, which ends with this process."""
+    socket = Path(tempfile.mkdtemp(prefix="warm-"), "socket")
+    with (socket.parent / "log").open("wb") as out:
         server = subprocess.Popen(
             [sys.executable, "-m", "tests.warm.server", str(socket)],
             cwd=_ROOT,
             env={**os.environ, "PYTHONPATH": str(_ROOT)},
             stdin=subprocess.PIPE,  # it ends when this process does
-            stdout=subprocess.PIPE,
+            stdout=out,
             stderr=out,
         )
-    assert server.stdout
-    with server.stdout:
-        is_ready = server.stdout.readline() == b"ready\n"
-    assert is_ready, log.read_text()
-    return server
+    atexit.register(_end, server)
+    return socket
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    assert server.stdin
+    server.stdin.close()
+    server.wait(30)

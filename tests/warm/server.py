@@ -12,6 +12,7 @@ import os
 import random
 import runpy
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -77,8 +78,10 @@ class Forked(Exception):
 class Server:
     def __init__(self, path: str) -> None:
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(path)
+        self._listener.bind(f"{path}.new")
         self._listener.listen(64)
+        os.rename(f"{path}.new", path)  # clients come as soon as it is there
+        self._directory = os.path.dirname(path)
         self._children: dict[int, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         self._ended, self._end = os.pipe()
@@ -87,11 +90,9 @@ class Server:
         signal.set_wakeup_fd(self._end, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        """Fork for each client until standard input is closed."""
+        """Fork for each client until standard input is closed; then remove the directory."""
         for stream in (self._listener, self._ended, 0):
             self._selector.register(stream, selectors.EVENT_READ)
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is self._listener:
@@ -102,7 +103,7 @@ class Server:
                 elif key.fileobj == 0:
                     for pid in self._children:
                         os.kill(pid, signal.SIGKILL)
-                    os.unlink(self._listener.getsockname())
+                    shutil.rmtree(self._directory)
                     return
                 else:  # the client was killed
                     self._kill(key.fileobj)
