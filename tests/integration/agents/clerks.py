@@ -1,4 +1,4 @@
-"""Agents for tests, whose models follow a plan, and a flow whose bells may be lost or doubled."""
+"""Agents for tests, whose models follow a plan, and a flow that loses or doubles wake-ups."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from flowengine.testing import Flow
 from flowengine.turns.records import Call, Head
 
 Step: TypeAlias = Answer | str | Exception
-Bells: TypeAlias = Literal["heard", "lost", "doubled", "joined"]
+Wakeups: TypeAlias = Literal["received", "lost", "doubled", "joined"]
 
 
 class Plan:
-    """What the model answers: for each instruction, one answer after the other.
+    """The answers of the model: for each instruction, one after the other.
 
     It reads its place from the request, so a repeated call gets the same answer. `asked` are the
     instruction and the step of each request, in their order.
@@ -149,26 +149,26 @@ def ask_ada(task: str) -> str:
 
 
 class Office:
-    """A flow with agents. Lost bells are repaired by recovery, doubled ones change nothing.
+    """A flow with agents. Lost wake-ups are repaired by recovery, doubled ones change nothing.
 
-    With lost and doubled bells the ends of calls are messages. With "heard" and "joined" they are
-    joined to the commits of their agents; "joined" ones lose all bells, too.
+    With lost and doubled wake-ups the ends of calls are messages. With "received" and "joined" they
+    are joined to the commits of their agents; "joined" ones lose all wake-ups, too.
     """
 
-    def __init__(self, flow: Flow, bells: Bells = "heard") -> None:
+    def __init__(self, flow: Flow, wakeups: Wakeups = "received") -> None:
         self.flow, self.engine, self.clock = flow, flow.engine, flow.clock
         self.agents: Agents = agents_of(flow.engine)
         self._recovers = False
         advance: Any = self.agents._advance
 
         def ring(keys: Any, continuation: Any = None) -> Any:
-            if bells in ("lost", "joined") and not self._recovers:
+            if wakeups in ("lost", "joined") and not self._recovers:
                 return []
-            again = advance(keys, continuation) if bells == "doubled" else []
+            again = advance(keys, continuation) if wakeups == "doubled" else []
             return advance(keys, continuation) + again
 
         self.agents._advance = ring  # type: ignore[method-assign]
-        if bells in ("lost", "doubled"):
+        if wakeups in ("lost", "doubled"):
             self.engine.committer.join_ends = None
         self.engine.recovery_jobs["agents"] = self._recover
 
@@ -251,12 +251,12 @@ class Office:
             return session.cards.read(turn.project, box_id)
 
     def results(self, turn: TurnHandle[Any]) -> list[Json]:
-        """What the calls of a turn brought: results, and errors."""
+        """Return the outcomes of the calls of a turn: results, and errors."""
         found = [c.content for c in self.cards(turn) if c.type == "tool.result"]
         return [c.get("result", c.get("error")) for c in found if isinstance(c, dict)]
 
     def add(self, message: Message) -> None:
-        """Write a message as another process would, without a bell."""
+        """Write a message as another process would, without a wake-up."""
         with self.engine.database.write() as session:
             session.agent_inbox.add(message)
 
@@ -306,9 +306,9 @@ class Office:
 
 
 @contextmanager
-def office(url: str, bells: Bells = "heard", **options: Any) -> Iterator[Office]:
+def office(url: str, wakeups: Wakeups = "received", **options: Any) -> Iterator[Office]:
     searched.clear()
     # A worker that is slow on a busy machine would otherwise leave the next task to others.
     options.setdefault("settings", Settings(worker_time_slice=60))
     with Flow(store_url=url, **options) as flow:
-        yield Office(flow, bells)
+        yield Office(flow, wakeups)

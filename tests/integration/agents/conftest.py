@@ -7,30 +7,30 @@ import pytest
 from tests.integration.agents.clerks import Office, office
 from tests.servers import PostgresServer
 
-BELLS = ("heard", "lost", "doubled", "joined")
+WAKEUPS = ("received", "lost", "doubled", "joined")
 
 
 @pytest.fixture
 def desk(database_url: str) -> Iterator[Office]:
-    """An office on each kind of database, whose bells are heard."""
+    """An office on each kind of database, whose wake-ups are received."""
     with office(database_url) as made:
         yield made
 
 
-_LONG = ["sqlite-doubled", *(f"postgresql-{bells}" for bells in BELLS)]
-_SHORT = ["sqlite-heard", "sqlite-lost", "sqlite-joined"]
+_LONG = ["sqlite-doubled", *(f"postgresql-{wakeups}" for wakeups in WAKEUPS)]
+_SHORT = ["sqlite-received", "sqlite-lost", "sqlite-joined"]
 _KINDS = [*_SHORT, *(pytest.param(k, marks=pytest.mark.chaos) for k in _LONG)]
 
 
 @pytest.fixture(params=_KINDS)
 def any_desk(request: pytest.FixtureRequest) -> Iterator[Office]:
-    """The same with bells that are heard or lost; in the long run doubled, and on a server."""
-    kind, bells = request.param.split("-")
+    """The same with wake-ups that are received or lost; in the long run doubled, on a server."""
+    kind, wakeups = request.param.split("-")
     url = "sqlite://"
     if kind == "postgresql":
         server: PostgresServer = request.getfixturevalue("postgres")
         url = server.new_database(request.getfixturevalue("with_schema"))
-    with office(url, bells) as made:
+    with office(url, wakeups) as made:
         yield made
     if kind == "postgresql":
         server.drop_database(url)

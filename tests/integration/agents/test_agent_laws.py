@@ -43,7 +43,7 @@ anything = st.integers(0, 30)
 
 
 class AgentsUnderLaw(RuleBasedStateMachine):
-    """What callers, workers, persons, clocks and deaths do to agents."""
+    """Actions of callers, workers, persons and clocks on agents, and deaths."""
 
     url = "sqlite://"
 
@@ -190,11 +190,11 @@ class AgentsUnderLaw(RuleBasedStateMachine):
     @rule(most=st.integers(1, 3))
     def results_and_timeouts_meet(self, most: int) -> None:
         """Some results wait in the inbox when the deadline of their calls passes."""
-        before, self.world.bells = self.world.bells, "lost"
+        before, self.world.wakeups = self.world.wakeups, "lost"
         for _ in range(most):
             self.world.act(self._work, 0, "well", search.name)
         self.time_passes(31)
-        self.world.bells = before
+        self.world.wakeups = before
 
     @precondition(lambda self: self.world.held)
     @rule(at=anything)
@@ -289,9 +289,9 @@ class AgentsUnderLaw(RuleBasedStateMachine):
         if self.world.act(self.world.tick, seconds) is not Killed:
             self.world.recovered()
 
-    @rule(bells=st.sampled_from(["heard", "lost", "doubled"]))
-    def wake_ups_are(self, bells: Any) -> None:
-        self.world.bells = bells
+    @rule(wakeups=st.sampled_from(["received", "lost", "doubled"]))
+    def wake_ups_are(self, wakeups: Any) -> None:
+        self.world.wakeups = wakeups
 
     @rule(commits=st.integers(1, 8), before=st.booleans())
     def the_process_will_die(self, commits: int, before: bool) -> None:

@@ -1,4 +1,4 @@
-"""The scenarios of the protocol, each with bells that are heard, all lost, and all doubled.
+"""The scenarios of the protocol, each with wake-ups that are received, all lost, and all doubled.
 
 The numbers are those of `docs/reference/agent-protocol.md`.
 """

@@ -550,7 +550,7 @@ def test_a_claim_without_a_matching_task_returns_none(engine: Engine) -> None:
 
 
 def test_steps_and_tasks_that_are_read_are_copies(engine: Engine) -> None:
-    """What a thread does with them changes neither the rows nor the cached run."""
+    """A thread that changes them changes neither the rows nor the cached run."""
     run = engine.start(one(), "t.Flow", {"x": 1})
     task = engine.claim_task(["t.Work"])
     assert task is not None

@@ -1,4 +1,4 @@
-"""What is done when a schedule is due: catching up, overlap, and the bounds of both."""
+"""Decisions about a schedule that is due: catching up, overlap, and the bounds of both."""
 
 from __future__ import annotations
 

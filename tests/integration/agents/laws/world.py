@@ -32,7 +32,7 @@ from tests.integration.agents.clerks import (
 from tests.integration.agents.laws.rows import Commit, Rows, Told
 from tests.integration.agents.laws.table import AFTER_RECOVERY, AT_REST, violations
 
-Bells: TypeAlias = Literal["heard", "lost", "doubled"]
+Wakeups: TypeAlias = Literal["received", "lost", "doubled"]
 
 #: The ways to a transaction that writes.
 WAYS = ("write", "optimistic", "autocommit")
@@ -111,7 +111,7 @@ class World:
         self.agents, self.engine, self.clock = self.desk.agents, self.desk.engine, self.desk.clock
         self.told = Told(waits={"team": team.tool_timeout})
         self.told.max_depth = self.engine.settings.max_agent_depth
-        self.bells: Bells = "heard"
+        self.wakeups: Wakeups = "received"
         self.dies: tuple[int, bool] | None = None  #: after so many commits; whether before
         self.commits = self.deaths = 0
         #: Violations of laws. They are not raised in the commit: a try, and a pass of recovery,
@@ -192,9 +192,9 @@ class World:
         advance: Any = self.agents._advance
 
         def ring(keys: Any, continuation: Any = None) -> Any:
-            if self.bells == "lost" and not self.desk._recovers:
+            if self.wakeups == "lost" and not self.desk._recovers:
                 return []
-            again = advance(keys, continuation) if self.bells == "doubled" else []
+            again = advance(keys, continuation) if self.wakeups == "doubled" else []
             return advance(keys, continuation) + again
 
         self.agents._advance = ring  # type: ignore[method-assign]
@@ -242,7 +242,7 @@ class World:
 
     def come_to_rest(self) -> None:
         """Let everything go on without faults until nothing is left to do."""
-        self.bells, self.dies = "heard", None
+        self.wakeups, self.dies = "received", None
         for task, outcome, _ in self.held:
             self.report(task, outcome)
         self.held = []
