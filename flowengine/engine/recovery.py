@@ -36,17 +36,36 @@ GAP = "watchdog.gap:"  #: and the size of the gap; the row's time is the gap's e
 
 
 def recover(engine: Engine, observation: Observation, death: Death, wake: Wake) -> None:
-    dead = recover_lost_servers(engine, observation, death)
-    fail_silent_tries(engine, observation.window)
-    serve_clock(engine)
-    evaluate_reported_runs(engine)
-    serve_queues(engine)
-    for job in list(engine.recovery_jobs.values()):
-        job()
-    wake(engine, observation.alive)
-    alarm_unserved_tasks(engine, [s for s in observation.alive if s.boot_id not in dead])
-    purge_expired(engine)
-    engine.hooks.start()
+    """Run all jobs once, in this order. One that fails is raised after the others have run.
+
+    While the database is unavailable the pass ends at once: the others would fail, too.
+    """
+    dead: set[str] = set()
+    jobs: tuple[Callable[[], object], ...] = (
+        lambda: dead.update(recover_lost_servers(engine, observation, death)),
+        lambda: fail_silent_tries(engine, observation.window),
+        lambda: serve_clock(engine),
+        lambda: evaluate_reported_runs(engine),
+        lambda: serve_queues(engine),
+        *engine.recovery_jobs.values(),
+        lambda: wake(engine, observation.alive),
+        lambda: alarm_unserved_tasks(
+            engine, [s for s in observation.alive if s.boot_id not in dead]
+        ),
+        lambda: purge_expired(engine),
+        engine.hooks.start,
+    )
+    problems: list[Exception] = []
+    for job in jobs:
+        try:
+            job()
+        except Exception as problem:
+            if is_unavailable(problem):
+                raise
+            problems.append(problem)
+    if problems:
+        several = ExceptionGroup("several jobs of recovery failed", problems)
+        raise problems[0] if len(problems) == 1 else several
 
 
 # --- lost servers ---
@@ -241,9 +260,12 @@ def admit_waiting_tasks(engine: Engine) -> None:
 
 def begin_queued_runs(engine: Engine) -> None:
     """Begin queued runs whose singleton key is free: the process that ended the last one died."""
-    for each in engine.singletons.free(uuid.uuid4().hex):
-        while run_id := engine.singletons.begin_next(*each):
+
+    def begin(key: tuple[str, str, str]) -> None:
+        while run_id := engine.singletons.begin_next(*key):
             engine.advance(run_id, wait=False)
+
+    _each(engine.singletons.free(uuid.uuid4().hex), begin)
 
 
 def purge_expired(engine: Engine) -> None:

@@ -33,11 +33,12 @@ from flowengine.program.function_calls import (
 )
 from flowengine.program.limits import clipped
 from flowengine.program.standard import RESULT
+from flowengine.store.database import is_deadlock, is_unavailable
 from flowengine.worker.activation_probe import ActivationProbe
 from flowengine.worker.child_starts import ChildNotStarted, start_child
 from flowengine.worker.execution import OpenLog
 from flowengine.worker.handlers import FindHandler
-from flowengine.worker.in_place_calls import InPlaceCalls, InPlacePolicy
+from flowengine.worker.in_place_calls import InPlaceCalls, InPlacePolicy, NotRecorded
 from flowengine.worker.kept_functions import KeptFunction, KeptFunctions
 
 Beat: TypeAlias = Callable[[str | None], bool]
@@ -154,7 +155,7 @@ class Activations:
     def run(self, loaded: LoadedFunction, beat: Beat, open_log: OpenLog | None = None) -> Outcome:
         """Run a function until everything waits; return its report.
 
-        Raises LeaseLost, and Divergence if its code does not fit its record.
+        Raises LeaseLost, NotRecorded, and Divergence if its code does not fit its record.
         """
         task, kept = loaded.task, loaded.kept
         calls = InPlaceCalls(
@@ -171,7 +172,10 @@ class Activations:
             return found
         except (DBAPIError, StoreError) as problem:
             kept.activation.drop()
-            # No call of it was lost: the next activation goes on behind those recorded.
+            if is_unavailable(problem) or is_deadlock(problem):
+                raise NotRecorded(str(problem)) from problem
+            # The database refuses these values: repeated without end, the calls would be made again
+            # and again. No recorded call is lost: the next activation goes on behind it.
             return Lost(f"the calls of {task.step_path} cannot be recorded: {problem}")
         except BaseException:
             kept.activation.drop()

@@ -247,6 +247,10 @@ class LeaseLost(Exception):
     """Another process has the activation: the coroutine is dropped, nothing is reported."""
 
 
+class NotRecorded(Exception):
+    """The database is unavailable: the activation is repeated behind its last recorded call."""
+
+
 def in_place_row(function: Step, call: FunctionCall, now: int) -> Step:
     """Return the row of a call in place: large arguments are known by their digest alone."""
     row = call_row(function, call, now)

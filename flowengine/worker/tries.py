@@ -30,7 +30,7 @@ from flowengine.worker.child_starts import ChildNotStarted
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimEvent, ClaimState
 from flowengine.worker.execution import Attempt, OpenLog
 from flowengine.worker.handlers import FindHandler
-from flowengine.worker.in_place_calls import InPlacePolicy, LeaseLost
+from flowengine.worker.in_place_calls import InPlacePolicy, LeaseLost, NotRecorded
 from flowengine.worker.kept_functions import KeptFunctions
 from flowengine.worker.run_ahead import RunAhead
 from flowengine.worker.step_logs import StepLogs
@@ -185,6 +185,17 @@ class Tries:
             if outcome is None:
                 self._client.park([entry], _DIVERGED, circuit="")
             return outcome
+        except NotRecorded as problem:
+            log.info(
+                "%s goes on behind its last recorded call in %g s: %s",
+                task.step_path,
+                _BACKOFF,
+                problem,
+                extra={"action": "calls_not_recorded", "run": task.workflow_id},
+            )
+            # Not counted as a loss: an error of the database is not the outcome of a step.
+            self._client.park([entry], _BACKOFF, circuit="")
+            return None
         except LeaseLost:
             log.info(
                 "dropped an activation of %s: another process has it",

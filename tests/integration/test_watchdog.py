@@ -275,6 +275,33 @@ def test_a_clock_that_is_set_back_kills_nobody_and_hides_no_death(flow: Flow) ->
     assert [task.losses for task in flow.engine.tasks(run.id)] == [0, 1]
 
 
+# --- a job that fails ---
+
+
+def test_a_job_that_fails_is_raised_after_the_others_have_run(flow: Flow) -> None:
+    flow.worker("w1")
+    flow.start(one, 1)
+    wakeups(flow).clear()
+    flow.engine.recovery_jobs["broken"] = lambda: 1 // 0  # type: ignore[assignment,return-value]
+    watchdog = Watchdog(flow.engine)
+    for _ in range(40):
+        flow.clock.advance(seconds=1)
+        with pytest.raises(ZeroDivisionError):
+            watchdog.tick()
+    assert wakeups(flow), "a lost wake-up is sent again, although a job before it fails"
+
+
+def test_jobs_that_fail_are_raised_together(flow: Flow) -> None:
+    def fail() -> None:
+        raise LookupError
+
+    flow.engine.recovery_jobs |= {"first": fail, "second": fail}
+    flow.clock.advance(seconds=1)
+    with pytest.raises(ExceptionGroup) as raised:
+        Watchdog(flow.engine).tick()
+    assert [type(each) for each in raised.value.exceptions] == [LookupError, LookupError]
+
+
 # --- a locked run ---
 
 

@@ -7,13 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from flowengine import event_facet, workflow
 from flowengine.engine import Run
-from flowengine.errors import StepFailed
+from flowengine.errors import DatabaseReadOnly, StepFailed
+from flowengine.evaluator import RunState
 from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import Lost
+from flowengine.store.calls import Calls
 from flowengine.worker.call_timeouts import WatchedCall
 from flowengine.worker.step_context import StepContext, current_step
 from tests.integration.functions import bodies
@@ -21,6 +25,11 @@ from tests.integration.functions.workers import IN_PLACE, Worked, worked
 
 pytestmark = pytest.mark.each_database
 
+OUTAGES = [
+    OperationalError("", {}, psycopg.OperationalError("connection refused")),
+    OperationalError("", {}, psycopg.errors.DeadlockDetected("two functions")),
+    DatabaseReadOnly("sqlite:///flow.db"),
+]
 interrupt: list[Any] = []  #: called by the facet, once each
 
 
@@ -95,6 +104,28 @@ def test_after_a_death_the_next_call_has_a_task(work: Worked) -> None:
     work.settle()
     assert run.result(timeout=0) == 3
     assert tasks(work, run).count("watched") == 1
+
+
+@pytest.mark.parametrize("error", OUTAGES, ids=["unreachable", "deadlock", "read-only"])
+def test_a_database_that_is_unavailable_is_neither_a_loss_nor_the_end_of_a_function(
+    error: Exception, work: Worked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = work.start(watched_chain, 3)
+    insert = Calls.insert
+
+    def refused(*_given: Any) -> bool:
+        raise error
+
+    monkeypatch.setattr(Calls, "insert", refused)
+    for _ in range(10):  # more often than a function may lose its worker
+        work.settle()
+        work.clock.now += 1_000
+    assert run.info().state == RunState.RUNNING
+    monkeypatch.setattr(Calls, "insert", insert)
+    work.settle()
+    assert run.result(timeout=0) == 3
+    assert {task.losses for task in work.engine.tasks(run.id)} == {0}
+    assert tasks(work, run) == ["watched_chain@1"], "and its calls are still made in place"
 
 
 def test_the_timeout_of_a_facet_holds_in_place(
