@@ -325,6 +325,6 @@ class Agents:
         self._runs.committed(effects)
         continued = after_commit.finish(effects.commits, continuation) if effects.commits else []
         for run_id in dict.fromkeys(effects.runs):
-            told = after_commit.consume_inbox(run_id, continuation)
-            continued += [] if told is None else after_commit.finish([told], continuation)
+            advanced = after_commit.consume_inbox(run_id, continuation)
+            continued += [] if advanced is None else after_commit.finish([advanced], continuation)
         return continued

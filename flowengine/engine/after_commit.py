@@ -180,7 +180,7 @@ class AfterCommit:
             due = DueTasks()
             for effects in commits:
                 continued += effects.continued
-                due.add(effects.due, effects.told)
+                due.add(effects.due, effects.notified)
                 self._announce(effects)
             if due:
                 self._notifier.notify(due)
@@ -275,7 +275,7 @@ class AfterCommit:
             total.include(effects)
             continued += effects.continued
             if effects.due:
-                self._notifier.notify(DueTasks().add(effects.due, effects.told))
+                self._notifier.notify(DueTasks().add(effects.due, effects.notified))
             self._announce(effects)
         if total.groups:
             self._notifier.dispatch_groups(total.run_id, total.groups.values())

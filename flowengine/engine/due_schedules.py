@@ -130,20 +130,20 @@ class DueSchedules:
     def _stop(self, tenant: str, name: str, due: int, problem: Exception) -> None:
         """Stop a schedule that cannot be read; the others go on."""
         if isinstance(problem, FlowengineError):
-            told = str(problem)
+            error = str(problem)
         else:
-            told = f"{type(problem).__name__}: {problem}"
+            error = f"{type(problem).__name__}: {problem}"
         with self._database.write() as session:
             record = session.schedules.lock_due(tenant, name, due)
             if record is None:
                 return
             state = next_schedule_state(record.state, ScheduleSignal.STOP)
-            stopped = record._replace(state=state, due=None, error=told, updated=session.now())
+            stopped = record._replace(state=state, due=None, error=error, updated=session.now())
             session.schedules.move(record, stopped)
         log.error(
             "schedule %s has stopped: %s; correct it, then `flowengine schedules resume %s`",
             name,
-            told,
+            error,
             name,
             exc_info=None if isinstance(problem, FlowengineError) else problem,
             extra={"action": "schedule_stopped"},

@@ -91,7 +91,7 @@ class ManualTicks:
             timetable, now = self._due.timetable(record), session.now()
             ticks = tick_range(timetable, first, last, now)
             runs = self._runs_of(session, record, ticks)
-        schedule, told = timetable.schedule, []
+        schedule, backfilled = timetable.schedule, []
         for nominal in ticks:
             run_id = runs.get(nominal)
             if run_id is None and not dry_run:
@@ -103,8 +103,8 @@ class ManualTicks:
                     )
                 self._runs.finish(effects)
                 run_id = effects.ticks[0].run_id
-            told.append(BackfillTick(nominal, run_id, nominal in runs))
-        return told
+            backfilled.append(BackfillTick(nominal, run_id, nominal in runs))
+        return backfilled
 
     def _free_moment(self, session: Session, record: ScheduleRecord, now: int) -> int:
         """Return the time of a triggered tick: now, or the millisecond after others."""
@@ -138,10 +138,10 @@ class ManualTicks:
         actor: str,
         reason: str,
     ) -> TickEffects:
-        told = clipped(reason, self._max_reason) or None
+        reason_text = clipped(reason, self._max_reason) or None
         return self._runs.apply(
             *(session, record, schedule, [action], session.now()),
             outcome=outcome,
             actor=actor,
-            reason=told,
+            reason=reason_text,
         )

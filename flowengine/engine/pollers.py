@@ -40,13 +40,13 @@ class DueTasks(dict[str, int]):
     """Due tasks by task list, and those of them that a commit has notified pollers of."""
 
     def __init__(self) -> None:
-        self.told: Counter[str] = Counter()
+        self.notified: Counter[str] = Counter()
 
-    def add(self, due: Mapping[str, int], told: Mapping[str, int] | None = None) -> DueTasks:
+    def add(self, due: Mapping[str, int], notified: Mapping[str, int] | None = None) -> DueTasks:
         for task_list, number in due.items():
             self[task_list] = self.get(task_list, 0) + number
-        if told:
-            self.told.update(told)
+        if notified:
+            self.notified.update(notified)
         return self
 
 
@@ -115,10 +115,10 @@ class Pollers:
                 wake(due[task_list])
         if not self._database.has_server:
             return
-        told = due.told if isinstance(due, DueTasks) else Counter[str]()
+        notified = due.notified if isinstance(due, DueTasks) else Counter[str]()
         try:
             for task_list in due.keys() & self._known_lists():
-                if (number := due[task_list] - told[task_list]) > 0:
+                if (number := due[task_list] - notified[task_list]) > 0:
                     self._database.notify_pollers(self._note(task_list, number))
         except Exception as problem:  # the rows are there, and a poller asks for them later
             level = logging.DEBUG if is_unavailable(problem) else logging.WARNING

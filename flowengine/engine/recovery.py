@@ -232,7 +232,7 @@ def evaluate_reported_runs(engine: Engine) -> None:
 def serve_queues(engine: Engine) -> None:
     """Admit tasks that wait for limits and rates, and begin runs that wait for a singleton key."""
     with engine.database.read() as session:
-        tasks_wait, runs_wait = session.admission.who_waits()
+        tasks_wait, runs_wait = session.admission.has_waiting()
     if tasks_wait:
         admit_waiting_tasks(engine)
     if runs_wait:

@@ -86,7 +86,7 @@ class CommitEffects:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.due: dict[str, int] = {}  #: new tasks by task list
-        self.told: dict[str, int] = {}  #: those that the commit tells pollers of
+        self.notified: dict[str, int] = {}  #: those of which the commit notifies pollers
         self.groups: Groups = {}  #: new tasks that feed one join
         self.continued: list[TaskDefinition] = []  #: claimed by this commit
         self.has_ended = False
@@ -111,8 +111,8 @@ class CommitEffects:
         """Add the effects of a later commit of the same run."""
         for task_list, number in later.due.items():
             self.due[task_list] = self.due.get(task_list, 0) + number
-        for task_list, number in later.told.items():
-            self.told[task_list] = self.told.get(task_list, 0) + number
+        for task_list, number in later.notified.items():
+            self.notified[task_list] = self.notified.get(task_list, 0) + number
         for key, group in later.groups.items():
             merged = self.groups.setdefault(key, Group(group.task_list, []))
             merged.task_ids.extend(group.task_ids)
@@ -247,7 +247,7 @@ def stage(
         for task in due:
             if task.lease == 0 and task.join_id is None:
                 effects.due[task.task_list_name] = effects.due.get(task.task_list_name, 0) + 1
-        effects.told = rows.note_due(effects.due)
+        effects.notified = rows.note_due(effects.due)
         rows.add_events(changes.created_events, now)
         if effects.groups:
             counts: Counter[str] = Counter()

@@ -256,7 +256,7 @@ class Starter:
             if replaced:
                 commits = self._replace(session, [request], commits, replaced)
         (effects,) = commits
-        due = DueTasks().add(effects.due, effects.told)
+        due = DueTasks().add(effects.due, effects.notified)
         for group in effects.groups.values():
             due.add({group.task_list: len(group.task_ids)})
         if due or effects.waiting:

@@ -272,7 +272,7 @@ class AdmissionRows(Part):
         """Return when slots of rates become free for which somebody waits."""
         return list(self._session.execute(_LOOKS).scalars())
 
-    def who_waits(self) -> tuple[bool, bool]:
+    def has_waiting(self) -> tuple[bool, bool]:
         """Return whether tasks wait for a limit or rate, and runs for a singleton key."""
         row = self._session.execute(_WHO_WAITS).one()
         return bool(row.tasks), bool(row.runs)

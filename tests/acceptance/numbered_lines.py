@@ -93,11 +93,6 @@ class Workers:
             child.kill()
 
 
-def printed_lines(directory: Path, n: int) -> int:
-    """Return the number of lines that all tries of an item have printed."""
-    return sum(path.stat().st_size for path in (directory / "printed").glob(f"{n}-*"))
-
-
 def all_printed(directory: Path) -> int:
     return sum(path.stat().st_size for path in (directory / "printed").iterdir())
 

@@ -35,10 +35,6 @@ class BankClosed(BankError):
     pass
 
 
-class BankOnFire(BankClosed):
-    pass
-
-
 @event_facet
 def charge(card: str) -> str:
     if card == "empty":

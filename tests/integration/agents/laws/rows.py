@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeAlias
 from flowengine.store import agent_tables as tables
 from flowengine.store import codec
 from flowengine.store.columns import Table
-from flowengine.turns.states import MessageType
 
 Key: TypeAlias = tuple[Any, ...]
 Row: TypeAlias = Any  #: a named tuple with the columns of its table
@@ -91,15 +90,6 @@ class Rows:
             for call in self.calls.values()
             if call.wait_status == "waiting"
             and (call.project_id, call.agent_id) == (head.project_id, head.agent_id)
-        ]
-
-    def start_of(self, turn: Row) -> list[Row]:
-        """The messages that began a turn: one."""
-        return [
-            message
-            for message in self.messages.values()
-            if (message.project_id, message.agent_turn_id) == (turn.project_id, turn.agent_turn_id)
-            and message.message_type in MessageType.STARTS
         ]
 
     def result_cards(self) -> dict[Key, Row]:
