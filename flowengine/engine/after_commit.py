@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from flowengine.dispatch import Notifier
 from flowengine.engine.admission import Admissions
 from flowengine.engine.committer import Committer, NewFact
-from flowengine.engine.pollers import DueTasks
+from flowengine.engine.pollers import DueCounts
 from flowengine.engine.singletons import Singletons
 from flowengine.engine.staging import CommitEffects, ContinuationPolicy
 from flowengine.errors import UnknownRun
@@ -177,7 +177,7 @@ class AfterCommit:
         continued: list[TaskDefinition] = []
         ends = time.monotonic() + self._time_slice
         while commits:
-            due = DueTasks()
+            due = DueCounts()
             for effects in commits:
                 continued += effects.continued
                 due.add(effects.due, effects.notified)
@@ -275,7 +275,7 @@ class AfterCommit:
             total.include(effects)
             continued += effects.continued
             if effects.due:
-                self._notifier.notify(DueTasks().add(effects.due, effects.notified))
+                self._notifier.notify(DueCounts().add(effects.due, effects.notified))
             self._announce(effects)
         if total.groups:
             self._notifier.dispatch_groups(total.run_id, total.groups.values())

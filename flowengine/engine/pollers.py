@@ -36,13 +36,13 @@ Wake = Callable[[int], object]  #: called with the number of due tasks, 0: it is
 WakeList = Callable[[str, int], object]
 
 
-class DueTasks(dict[str, int]):
+class DueCounts(dict[str, int]):
     """Due tasks by task list, and those of them that a commit has notified pollers of."""
 
     def __init__(self) -> None:
         self.notified: Counter[str] = Counter()
 
-    def add(self, due: Mapping[str, int], notified: Mapping[str, int] | None = None) -> DueTasks:
+    def add(self, due: Mapping[str, int], notified: Mapping[str, int] | None = None) -> DueCounts:
         for task_list, number in due.items():
             self[task_list] = self.get(task_list, 0) + number
         if notified:
@@ -115,7 +115,7 @@ class Pollers:
                 wake(due[task_list])
         if not self._database.has_server:
             return
-        notified = due.notified if isinstance(due, DueTasks) else Counter[str]()
+        notified = due.notified if isinstance(due, DueCounts) else Counter[str]()
         try:
             for task_list in due.keys() & self._known_lists():
                 if (number := due[task_list] - notified[task_list]) > 0:

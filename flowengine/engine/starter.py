@@ -13,7 +13,7 @@ from flowengine.dispatch import Notifier
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.first_commit import origin_of, stage_first_commit
 from flowengine.engine.gc_pause import gc_paused
-from flowengine.engine.pollers import DueTasks
+from flowengine.engine.pollers import DueCounts
 from flowengine.engine.program_cache import PreparedProgram, ProgramCache
 from flowengine.engine.singletons import (
     STARTED,
@@ -256,7 +256,7 @@ class Starter:
             if replaced:
                 commits = self._replace(session, [request], commits, replaced)
         (effects,) = commits
-        due = DueTasks().add(effects.due, effects.notified)
+        due = DueCounts().add(effects.due, effects.notified)
         for group in effects.groups.values():
             due.add({group.task_list: len(group.task_ids)})
         if due or effects.waiting:
