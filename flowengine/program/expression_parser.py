@@ -18,7 +18,12 @@ _LITERALS: dict[str, tuple[type, ...]] = {
 }
 
 
-class ExpressionParser(DocumentReader):
+class ExpressionParser:
+    """Parses expressions."""
+
+    def __init__(self, reader: DocumentReader) -> None:
+        self._reader = reader
+
     def expression(self, node: Json) -> nodes.Expression:
         if isinstance(node, list):
             return nodes.ArrayLiteral(tuple(self.expression(child) for child in node))
@@ -35,7 +40,7 @@ class ExpressionParser(DocumentReader):
             case "StepRef":
                 return nodes.StepRef(self._path(node))
             case "ConcatExpr":
-                return nodes.Concat(self.each(node, "operands", self.expression))
+                return nodes.Concat(self._reader.each(node, "operands", self.expression))
             case "BinaryExpr":
                 left, right = self.expression(node.get("left")), self.expression(node.get("right"))
                 return nodes.Binary(self._operator(node, nodes.BINARY_OPERATORS), left, right)
@@ -43,14 +48,14 @@ class ExpressionParser(DocumentReader):
                 operand = self.expression(node.get("operand"))
                 return nodes.Unary(self._operator(node, nodes.UNARY_OPERATORS), operand)
             case "ArrayLiteral":
-                return nodes.ArrayLiteral(self.each(node, "elements", self.expression))
+                return nodes.ArrayLiteral(self._reader.each(node, "elements", self.expression))
             case "MapLiteral":
-                return nodes.MapLiteral(self.each(node, "entries", self._entry))
+                return nodes.MapLiteral(self._reader.each(node, "entries", self._entry))
             case "IndexExpr":
                 return nodes.Index(
                     self.expression(node.get("target")), self.expression(node.get("index"))
                 )
-        self.problem(f"unknown expression node {kind!r}")
+        self._reader.problem(f"unknown expression node {kind!r}")
         return nodes.Literal(None)
 
     def _literal(self, kind: str, node: Mapping[str, Any]) -> nodes.Literal:
@@ -58,18 +63,18 @@ class ExpressionParser(DocumentReader):
         if not isinstance(value, _LITERALS[kind]) or (
             kind != "Boolean" and isinstance(value, bool)
         ):
-            self.problem(f"{kind} literal holds {kind_of(value)}")
+            self._reader.problem(f"{kind} literal holds {kind_of(value)}")
         return self._finite(nodes.Literal(value))
 
     def _finite(self, literal: nodes.Literal) -> nodes.Literal:
         if isinstance(literal.value, float) and not math.isfinite(literal.value):
-            self.problem(f"{literal.value} is not a number that JSON can write")
+            self._reader.problem(f"{literal.value} is not a number that JSON can write")
         return literal
 
     def _path(self, node: Mapping[str, Any]) -> tuple[str, ...]:
-        path = self.elements(node, "path")
+        path = self._reader.elements(node, "path")
         if not path or not all(isinstance(part, str) and part for part in path):
-            self.problem(f"{node.get('type')} needs a path of names, found {path!r}")
+            self._reader.problem(f"{node.get('type')} needs a path of names, found {path!r}")
             return ("?",)
         return tuple(path)
 
@@ -77,9 +82,11 @@ class ExpressionParser(DocumentReader):
         operator = node.get("operator")
         if isinstance(operator, str) and operator in known:
             return operator
-        self.problem(f"unknown operator {operator!r}")
+        self._reader.problem(f"unknown operator {operator!r}")
         return "+"
 
     def _entry(self, child: Json) -> tuple[str, nodes.Expression]:
-        node = self.mapping(child, "an entry of a map")
-        return self.text({"type": "a map entry", **node}, "key"), self.expression(node.get("value"))
+        node = self._reader.mapping(child, "an entry of a map")
+        return self._reader.text({"type": "a map entry", **node}, "key"), self.expression(
+            node.get("value")
+        )
