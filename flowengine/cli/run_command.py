@@ -21,7 +21,7 @@ from flowengine.engine.recovery import alarm_unserved_tasks
 from flowengine.evaluator.states import RunState
 from flowengine.secret_keys import set_secret_key_source
 from flowengine.settings import Settings
-from flowengine.store import Database
+from flowengine.store import Store
 from flowengine.store.database import system_clock
 
 
@@ -135,7 +135,7 @@ def _print_outcome(info: RunInfo) -> None:
     console.print(outcome, soft_wrap=True)
 
 
-def _print_next_commands(info: RunInfo, database: Database) -> None:
+def _print_next_commands(info: RunInfo, database: Store) -> None:
     console.print(line(("stored in ", "dim"), database.name), soft_wrap=True)
     show = (f"flowengine show {info.id[:8]}", ("   every step with its time", "dim"))
     newest = ("flowengine list           ", ("the newest runs", "dim"))

@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 from flowengine.engine.liveness import Death, LivenessWindow
 from flowengine.settings import Settings
-from flowengine.store import Database
+from flowengine.store import Store
 from flowengine.store.lock_tokens import LockState
 from flowengine.store.servers import ServerDefinition
 
 Probe = Callable[[str], LockState]  #: asks for the lock of a token
 
 
-def lock_probe(database: Database) -> Probe:
+def lock_probe(database: Store) -> Probe:
     def probe(token: str) -> LockState:
         with database.read() as session:
             return session.servers.probe_lock(token)

@@ -62,7 +62,7 @@ from flowengine.program import Program
 from flowengine.program.nodes import Json
 from flowengine.program.standard import REQUEST
 from flowengine.settings import Settings
-from flowengine.store import Database, codec
+from flowengine.store import Store, codec
 from flowengine.store.caller_transaction import CallerTransaction, SqlalchemyTransaction
 
 _RUNS_PER_COMMIT = 50  # of start_many
@@ -76,7 +76,7 @@ class Engine:
 
     def __init__(
         self,
-        database: Database,
+        database: Store,
         *,
         notifier: Notifier | None = None,
         settings: Settings | None = None,

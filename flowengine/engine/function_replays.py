@@ -14,7 +14,7 @@ from flowengine.errors import Divergence
 from flowengine.evaluator.states import StepState
 from flowengine.program.function_calls import Progress
 from flowengine.program.standard import RESULT
-from flowengine.store import Database
+from flowengine.store import Store
 from flowengine.store.calls import StoredFunction
 from flowengine.store.function_steps import FunctionStep
 
@@ -43,7 +43,7 @@ class ReplayedFunction:
 class FunctionReplays:
     """Replays the durable functions of a tenant."""
 
-    def __init__(self, database: Database, tenant: str = "") -> None:
+    def __init__(self, database: Store, tenant: str = "") -> None:
         self._database, self._tenant = database, tenant
 
     def replay(self, find: FindFunction, *, recent: int) -> Iterator[ReplayedFunction]:

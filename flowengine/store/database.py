@@ -1,7 +1,7 @@
 """A database: its connections, transactions, clock and errors.
 
-`engine`, `worker` and the layers above them use a `Database`, and inside its transactions a
-`Session`. They do not know which database it is; PostgreSQL and SQLite have a folder each.
+Whoever opens one names this class. `engine`, `worker` and the layers above them use it as a `Store`
+(`protocol`); PostgreSQL and SQLite have a folder each.
 """
 
 from __future__ import annotations

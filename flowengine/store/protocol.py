@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from sqlalchemy import URL
+
 from flowengine.store.admission import AdmissionRows
 from flowengine.store.agent_heads import AgentHeads
 from flowengine.store.agent_inbox import AgentInbox
@@ -204,6 +206,10 @@ class Store(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def url(self) -> URL:
+        """Its address, with the password: to compare and to redact it. `name` is for people."""
 
     def now(self) -> int:
         """Return the time in milliseconds; a server's own clock, so that all workers agree.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Outcome, Succeeded
-from flowengine.store import Database
+from flowengine.store import Store
 from flowengine.store.servers import HandledCount
 
 log = logging.getLogger("flowengine")
@@ -56,7 +56,7 @@ class HandledCounters:
     since its last flush: they are shown to people, and decide nothing.
     """
 
-    def __init__(self, database: Database, server_id: str) -> None:
+    def __init__(self, database: Store, server_id: str) -> None:
         self._database, self._server_id = database, server_id
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, bool]] = Counter()  #: by facet, and whether it succeeded
