@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-from sqlalchemy import Row
 
 from flowengine.engine.call_lines import HiddenCalls, is_call, shown_calls
 from flowengine.engine.results import child_run_of, seen_state
@@ -26,6 +23,7 @@ from flowengine.engine.tree_lines import with_awaited
 from flowengine.engine.waits_for import step_waits_for
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store import Session, codec
+from flowengine.store.steps import StepDetails, TreeStep
 
 #: Of a foreach with more items only the first and the failed items are shown, the others counted.
 WIDE = 200
@@ -52,8 +50,8 @@ class _Line:
 
     depth: int
     under: str | None  #: id of the row of its parent line
-    row: Row[Any]
-    round: Round[Row[Any]] | None = None
+    row: TreeStep
+    round: Round[TreeStep] | None = None
 
 
 def load_run_tree(
@@ -90,10 +88,10 @@ def load_run_tree(
 
 def _details(
     session: Session, lines: Sequence[_Line | HiddenItems], most_bytes: int
-) -> dict[str, Row[Any]]:
+) -> dict[str, StepDetails]:
     """Return names, errors and times of the steps of the first lines, up to that size."""
     ids = [line.row.id for line in lines if isinstance(line, _Line)]
-    found: dict[str, Row[Any]] = {}
+    found: dict[str, StepDetails] = {}
     for at in range(0, len(ids), _PORTION):
         portion = session.steps.details(ids[at : at + _PORTION])
         found |= portion
@@ -121,18 +119,18 @@ def _tries(
     return found
 
 
-def _lacks(line: _Line | HiddenItems, details: Mapping[str, Row[Any]]) -> bool:
+def _lacks(line: _Line | HiddenItems, details: Mapping[str, StepDetails]) -> bool:
     return isinstance(line, _Line) and line.row.id not in details
 
 
 def _lines(
-    rows: Sequence[Row[Any]], counts: ItemCounts, most: int
+    rows: Sequence[TreeStep], counts: ItemCounts, most: int
 ) -> tuple[list[_Line | HiddenItems], bool]:
     """Select the shown lines. Blocks are not shown, only their steps and items."""
-    children: defaultdict[str | None, list[Row[Any]]] = defaultdict(list)
+    children: defaultdict[str | None, list[TreeStep]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.position):
         children[row.parent].append(row)
-    rounds = Rounds(children, lambda row: str(row.facet_name))
+    rounds = Rounds(children, lambda row: row.facet_name)
     lines: list[_Line | HiddenItems] = []
     # Iterative: a recursive workflow may exceed the recursion limit.
     pending: list[_Line | HiddenItems] = [_Line(0, None, r) for r in reversed(children[None])]
@@ -148,7 +146,7 @@ def _lines(
     return lines, bool(pending)
 
 
-def _round_lines(first: _Line, rounds: Rounds[Row[Any]]) -> list[_Line | HiddenItems]:
+def _round_lines(first: _Line, rounds: Rounds[TreeStep]) -> list[_Line | HiddenItems]:
     """The lines of the rounds of a loop that begins with a step, and the number of all others."""
     lines: list[_Line | HiddenItems] = []
     depth = first.depth + 1
@@ -162,11 +160,11 @@ def _round_lines(first: _Line, rounds: Rounds[Row[Any]]) -> list[_Line | HiddenI
 
 
 def _visible_children(
-    row: Row[Any],
+    row: TreeStep,
     under: str,
     depth: int,
-    children: Mapping[str | None, list[Row[Any]]],
-    rounds: Rounds[Row[Any]],
+    children: Mapping[str | None, list[TreeStep]],
+    rounds: Rounds[TreeStep],
     counts: ItemCounts,
 ) -> list[_Line | HiddenItems]:
     if row.object_type == ObjectType.FAN and row.item_count > WIDE:
@@ -185,7 +183,7 @@ def _visible_children(
 
 
 def _wide(
-    fan: Row[Any], under: str, depth: int, items: Sequence[Row[Any]], counts: Mapping[str, int]
+    fan: TreeStep, under: str, depth: int, items: Sequence[TreeStep], counts: Mapping[str, int]
 ) -> list[_Line | HiddenItems]:
     """The lines of the first and the failed items, and the number of all others."""
     lines: list[_Line | HiddenItems] = []
@@ -202,7 +200,7 @@ def _wide(
     return [*lines, HiddenItems(depth, hidden)] if hidden else lines
 
 
-def _call_lines(under: str, depth: int, calls: Sequence[Row[Any]]) -> list[_Line | HiddenItems]:
+def _call_lines(under: str, depth: int, calls: Sequence[TreeStep]) -> list[_Line | HiddenItems]:
     """The lines of the calls of a durable function, and the number of those that are hidden."""
     lines: list[_Line | HiddenItems] = []
     for shown in shown_calls(calls, first=_FIRST_CALLS, last=_LAST_CALLS, most=_MAX_OTHER_CALLS):
@@ -216,7 +214,7 @@ def _call_lines(under: str, depth: int, calls: Sequence[Row[Any]]) -> list[_Line
 
 def _with_details(
     line: _Line,
-    details: Mapping[str, Row[Any]],
+    details: Mapping[str, StepDetails],
     tries: Mapping[str, StepTries],
     allowed: Mapping[str, int],
     waits: Waits,
@@ -252,7 +250,7 @@ def _with_details(
 
 
 def _with_tries(
-    line: StepLine, step: Row[Any], tried: StepTries, allowed: Mapping[str, int]
+    line: StepLine, step: StepDetails, tried: StepTries, allowed: Mapping[str, int]
 ) -> StepLine:
     return replace(
         line,

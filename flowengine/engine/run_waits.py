@@ -9,6 +9,7 @@ from typing import Any
 
 from flowengine.engine import run_places
 from flowengine.engine.waits_for import WaitKind, WaitsFor, blocked, first_of
+from flowengine.evaluator import Step
 from flowengine.evaluator.functions import DIVERGED
 from flowengine.evaluator.states import RunState, StepState
 from flowengine.evaluator.waits import timer_id
@@ -16,6 +17,7 @@ from flowengine.program.function_options import function_of
 from flowengine.program.standard import WAIT_FOR, WAITS
 from flowengine.store import Session
 from flowengine.store.records import CIRCUIT, circuit_of
+from flowengine.store.steps import StepDetails
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Waits:
     questions: Mapping[str, str] = field(default_factory=dict)  #: by the key of the step
 
     @classmethod
-    def of_steps(cls, session: Session, run_id: str, steps: Iterable[Any]) -> Waits:
+    def of_steps(cls, session: Session, run_id: str, steps: Iterable[Step | StepDetails]) -> Waits:
         """Read those of these steps; nothing is read if none of them calls a waiting facet."""
         waiting = [
             step

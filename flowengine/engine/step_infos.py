@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-from sqlalchemy import Row
 
 from flowengine.engine.cache_hits import cache_hits
 from flowengine.engine.results import StepInfo, child_run_of, seen_state
@@ -16,10 +13,11 @@ from flowengine.engine.waits_for import step_waits_for
 from flowengine.evaluator import Step
 from flowengine.store import Session
 from flowengine.store.runs import StoredRun
+from flowengine.store.tasks import StoredTry
 
 
 def step_infos(
-    session: Session, run: StoredRun, steps: Sequence[Step], rows: Sequence[Row[Any]]
+    session: Session, run: StoredRun, steps: Sequence[Step], rows: Sequence[StoredTry]
 ) -> list[StepInfo]:
     """Return these steps of a run; `rows` are their tries."""
     tries = tries_by_step(session, rows, session.now())

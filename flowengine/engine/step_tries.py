@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row
-
 from flowengine.engine.program_memory import ProgramMemory
 from flowengine.engine.results import FailedTry, RetryWait
 from flowengine.engine.try_records import NOT_WAITED, TryInfo, Waited, try_info, waiting_queues
@@ -19,6 +17,7 @@ from flowengine.program.nodes import Json
 from flowengine.store import Session, codec
 from flowengine.store.admission import StoredQueue
 from flowengine.store.records import circuit_of
+from flowengine.store.tasks import LastFailure, StoredTry, WaitingRetry
 
 _MAX_RETRIES = 1000  #: tasks that are looked at for a list of runs
 
@@ -69,9 +68,9 @@ class StepTries:
         }
 
 
-def tries_by_step(session: Session, rows: Iterable[Row[Any]], now: int) -> dict[str, StepTries]:
+def tries_by_step(session: Session, rows: Iterable[StoredTry], now: int) -> dict[str, StepTries]:
     """Return the tries of each step. Rows come in the order of their creation."""
-    by_step: defaultdict[str, list[Row[Any]]] = defaultdict(list)
+    by_step: defaultdict[str, list[StoredTry]] = defaultdict(list)
     for row in rows:
         by_step[row.step_id].append(row)
     queues = waiting_queues(session, [tries[-1] for tries in by_step.values()])
@@ -82,7 +81,7 @@ def tries_by_step(session: Session, rows: Iterable[Row[Any]], now: int) -> dict[
     }
 
 
-def _diverged(session: Session, last: Iterable[Row[Any]]) -> set[str]:
+def _diverged(session: Session, last: Iterable[StoredTry]) -> set[str]:
     """Return the steps whose activation is parked until fitting code is deployed."""
     parked = [
         row
@@ -104,12 +103,12 @@ def _diverged(session: Session, last: Iterable[Row[Any]]) -> set[str]:
 
 
 def _together(
-    rows: Sequence[Row[Any]], queues: Mapping[str, StoredQueue], now: int, has_diverged: bool
+    rows: Sequence[StoredTry], queues: Mapping[str, StoredQueue], now: int, has_diverged: bool
 ) -> StepTries:
     last, circuit = rows[-1], circuit_of(rows[-1].limit_key)
     tries = [try_info(row, queues, now) for row in rows]
     waited = sum((one.waited for one in tries), NOT_WAITED)
-    queue = queues.get(last.queue) if last.state == TaskState.WAITING else None
+    queue = queues.get(last.queue or "") if last.state == TaskState.WAITING else None
     is_waiting = last.state in (TaskState.PENDING, TaskState.WAITING) and last.due > now
     # A retry may be due later, too, but was never claimed, so its lease was never raised.
     is_parked = last.state == TaskState.PENDING and last.lease > 0
@@ -138,15 +137,16 @@ def _together(
 _UNCLAIMED = (TaskState.PENDING, TaskState.WAITING, TaskState.HELD)
 
 
-def _ran(rows: Sequence[Row[Any]], now: int) -> int | None:
-    begun = [row for row in rows if row.started is not None and row.state not in _UNCLAIMED]
-    if not begun:
-        return None
-    ends = [now if row.state == TaskState.RUNNING else row.updated for row in begun]
-    return sum(max(0, int(end - row.started)) for row, end in zip(begun, ends, strict=True))
+def _ran(rows: Sequence[StoredTry], now: int) -> int | None:
+    times = [
+        max(0, (now if row.state == TaskState.RUNNING else row.updated) - row.started)
+        for row in rows
+        if row.started is not None and row.state not in _UNCLAIMED
+    ]
+    return sum(times) if times else None
 
 
-def _failed(row: Row[Any]) -> FailedTry:
+def _failed(row: StoredTry | LastFailure) -> FailedTry:
     error = codec.load(row.error)
     return FailedTry(row.try_number, row.updated, error["type"], error["message"])
 
@@ -182,7 +182,7 @@ def waiting_retries(session: Session, run_ids: Collection[str]) -> dict[str, Ret
     """Return the next retry of each of these runs that waits for one."""
     if not run_ids:
         return {}
-    first: dict[str, Row[Any]] = {}
+    first: dict[str, WaitingRetry] = {}
     for row in session.tasks.waiting_retries(sorted(run_ids), session.now(), _MAX_RETRIES):
         first.setdefault(row.run_id, row)
     steps = [row.step_id for row in first.values()]

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Row
-
 from flowengine.evaluator.admission import durations, kind_of, read_keys
 from flowengine.evaluator.states import TaskState
 from flowengine.program.nodes import Json
 from flowengine.store import Session, codec
 from flowengine.store.admission import StoredQueue
+from flowengine.store.tasks import StoredTry
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +53,8 @@ class TryInfo:
     progress: Json = None  #: as its code reported it last
 
 
-def try_info(row: Row[Any], queues: Mapping[str, StoredQueue], now: int) -> TryInfo:
+def try_info(row: StoredTry, queues: Mapping[str, StoredQueue], now: int) -> TryInfo:
     """Return a try; `queues` are those in which tasks wait now."""
-    is_final = row.state in TaskState.FINAL
-    is_begun = row.started is not None and (is_final or row.state == TaskState.RUNNING)
     return TryInfo(
         number=row.try_number,
         losses=row.losses,
@@ -67,22 +64,28 @@ def try_info(row: Row[Any], queues: Mapping[str, StoredQueue], now: int) -> TryI
         server=row.server_id,
         pid=row.pid,
         created=row.created,
-        started=row.started if is_begun else None,
-        ended=row.updated if is_final else None,
+        started=_started(row),
+        ended=row.updated if row.state in TaskState.FINAL else None,
         waited=_waited(row, queues, now),
         progress=codec.load(row.progress),
     )
 
 
-def _waited(row: Row[Any], queues: Mapping[str, StoredQueue], now: int) -> Waited:
-    is_final = row.state in TaskState.FINAL
-    is_begun = row.started is not None and (is_final or row.state == TaskState.RUNNING)
-    until = row.started if is_begun else row.updated if is_final else now
+def _started(row: StoredTry) -> int | None:
+    """Return when a try began; None if it waits, although it may have been begun and released."""
+    is_begun = row.state in TaskState.FINAL or row.state == TaskState.RUNNING
+    return row.started if is_begun else None
+
+
+def _waited(row: StoredTry, queues: Mapping[str, StoredQueue], now: int) -> Waited:
+    until = _started(row)
+    if until is None:
+        until = row.updated if row.state in TaskState.FINAL else now
     left = max(0, until - row.created)
 
-    def part(milliseconds: Any) -> int:
+    def part(milliseconds: int) -> int:
         nonlocal left
-        taken = int(min(max(0, milliseconds), left))
+        taken = min(max(0, milliseconds), left)
         left -= taken
         return taken
 
@@ -91,7 +94,7 @@ def _waited(row: Row[Any], queues: Mapping[str, StoredQueue], now: int) -> Waite
     held = part((row.waited_hold or 0) + (now - row.updated if row.state == TaskState.HELD else 0))
     limit, rate = row.waited_limit or 0, row.waited_rate or 0
     if row.state == TaskState.WAITING:
-        queue = queues.get(row.queue)
+        queue = queues.get(row.queue or "")
         first = kind_of(read_keys(row.limits)[0].name)
         since = row.created + backoff + held
         limit, rate = durations(since, max(now, since), queue.switches if queue else [], first)
@@ -103,7 +106,7 @@ def _waited(row: Row[Any], queues: Mapping[str, StoredQueue], now: int) -> Waite
     return Waited(backoff, held, limit, rate, circuit, parked - circuit, queue=left)
 
 
-def waiting_queues(session: Session, rows: Iterable[Row[Any]]) -> dict[str, StoredQueue]:
+def waiting_queues(session: Session, rows: Iterable[StoredTry]) -> dict[str, StoredQueue]:
     """Return the queues in which these tries wait."""
-    ids = {row.queue for row in rows if row.state == TaskState.WAITING}
+    ids = {row.queue for row in rows if row.queue and row.state == TaskState.WAITING}
     return session.admission.queues(ids) if ids else {}

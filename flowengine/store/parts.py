@@ -33,7 +33,7 @@ class Part:
 
     def _in_portions(
         self, query: TextClause, ids: Sequence[str], **values: Any
-    ) -> Iterator[Row[Any]]:
+    ) -> Iterator[Row[*tuple[Any, ...]]]:
         """Execute a query for a list `ids`, cut into pieces that fit one statement."""
         for start in range(0, len(ids), MANY):
             values["ids"] = list(ids[start : start + MANY])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-from sqlalchemy import Row
+from typing import NamedTuple
 
 from flowengine.evaluator import Step
 from flowengine.evaluator.outline import OutlineRow
@@ -14,6 +12,44 @@ from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part, quoted, statement
 from flowengine.store.records import STEP_COLUMNS, step_from
+
+
+class StepPlace(NamedTuple):
+    """The place of a step in the order of creation."""
+
+    created: int = -1
+    position: int = -1
+    id: str = ""
+
+
+class TreeStep(NamedTuple):
+    """A step with a few short columns: its place in the tree of its run."""
+
+    id: str
+    key: str
+    parent: str | None
+    position: int
+    object_type: str
+    state: str
+    item_count: int
+    facet_name: str
+    address: str
+    created: int
+    updated: int
+
+
+class StepDetails(NamedTuple):
+    """Name, error and times of a step, without its values."""
+
+    id: str
+    path: str
+    facet_name: str
+    state: str
+    error: str | None
+    created: int
+    updated: int
+    activation: int
+
 
 _COLUMNS = ", ".join(STEP_COLUMNS)
 _BY_ID = statement(f"SELECT {_COLUMNS} FROM flowengine_step WHERE id = :step")
@@ -46,8 +82,7 @@ _IN_WIDE = (
 )
 # Parents first, so that a limit cuts off the deepest rows: a row's path begins with its parent's.
 _SKELETON = statement(
-    "SELECT s.id, s.key, s.parent, s.position, s.object_type, s.state, s.item_count, "
-    "s.facet_name, s.address, s.created, s.updated "
+    f"SELECT {', '.join(f's.{name}' for name in TreeStep._fields)} "
     f"{_IN_WIDE} AND (p.key IS NULL OR s.position < :first OR s.state IN :shown) "
     "ORDER BY length(s.path), s.position, s.id LIMIT :most",
     "shown",
@@ -57,8 +92,7 @@ _ITEM_COUNTS = statement(
     "GROUP BY s.parent, s.state"
 )
 _DETAILS = statement(
-    "SELECT id, path, facet_name, state, error, created, updated, activation "
-    "FROM flowengine_step WHERE id IN :ids",
+    f"SELECT {', '.join(StepDetails._fields)} FROM flowengine_step WHERE id IN :ids",
     "ids",
 )
 _BY_KEYS = (
@@ -66,26 +100,14 @@ _BY_KEYS = (
     "{JOIN} flowengine_step s ON s.run_id = {PAIR_RUN} AND s.key = {PAIR_KEY} "
     "WHERE NOT s.superseded"
 )
-
-
 _AT_EVENT = (
     f"SELECT {_COLUMNS} FROM flowengine_step WHERE run_id = %s AND key > %s "
     f"AND state = '{StepState.EVENT_TRANSMIT}' AND NOT superseded ORDER BY key LIMIT %s"
 )
-
-
 _OUTLINE = (
     f"SELECT {', '.join(OutlineRow._fields)} FROM flowengine_step "
     f"WHERE run_id = %s AND NOT superseded AND object_type <> '{ObjectType.MAILBOX}'"
 )
-
-
-class StepPlace(NamedTuple):
-    """The place of a step in the order of creation."""
-
-    created: int = -1
-    position: int = -1
-    id: str = ""
 
 
 class Steps(Part):
@@ -136,7 +158,7 @@ class Steps(Part):
 
     def skeleton(
         self, run_id: str, *, wide: int, first: int, shown: Iterable[str], most: int
-    ) -> Sequence[Row[Any]]:
+    ) -> list[TreeStep]:
         """Return up to `most` rows of a run with a few short columns: the shape of its tree.
 
         Of a foreach of more than `wide` items only the first items and those in the states
@@ -144,7 +166,7 @@ class Steps(Part):
         """
         values = {"run": run_id, "wide": wide, "first": first, "shown": sorted(shown), "most": most}
         values["foreach"] = ObjectType.FAN
-        return self._session.execute(_SKELETON, values).all()
+        return [TreeStep(*row) for row in self._session.execute(_SKELETON, values)]
 
     def item_counts(self, run_id: str, *, wide: int) -> dict[str, dict[str, int]]:
         """Return how many items each foreach of more than `wide` items has, by state."""
@@ -154,6 +176,6 @@ class Steps(Part):
             found.setdefault(row.parent, {})[row.state] = row.items
         return found
 
-    def details(self, step_ids: Sequence[str]) -> dict[str, Row[Any]]:
+    def details(self, step_ids: Sequence[str]) -> dict[str, StepDetails]:
         """Return names, errors and times of these steps, without their values."""
-        return {row.id: row for row in self._in_portions(_DETAILS, step_ids)}
+        return {row.id: StepDetails(*row) for row in self._in_portions(_DETAILS, step_ids)}

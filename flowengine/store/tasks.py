@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Row
+from sqlalchemy import TextClause
 
 from flowengine.evaluator import EventDefinition, TaskDefinition
 from flowengine.evaluator.states import event_state, is_ended_from_outside
@@ -14,6 +14,69 @@ from flowengine.store.parts import Part, statement
 from flowengine.store.records import TASK_COLUMNS, task_from
 from flowengine.store.tables import TASK_IS_RETRY
 
+
+class StoredTry(NamedTuple):
+    """A task as one of the tries of its step, without its data."""
+
+    run_id: str
+    step_id: str
+    name: str
+    try_number: int
+    losses: int
+    state: str
+    task_list_name: str
+    created: int
+    updated: int
+    lease: int
+    due: int
+    started: int | None
+    limit_key: str | None
+    limits: str | None
+    queue: str | None
+    outcome: str | None
+    server_id: str | None
+    pid: int | None
+    progress: str | None
+    waited_backoff: int | None
+    waited_limit: int | None
+    waited_rate: int | None
+    waited_circuit: int | None
+    waited_hold: int | None
+    error: str | None  #: None also if errors were not asked for
+    handed: str | None  #: the result of a try that has handed its step to a child run
+
+
+class WaitingRetry(NamedTuple):
+    """A task that is not due yet, after an earlier try of its step."""
+
+    run_id: str
+    step_id: str
+    step_path: str
+    program_hash: str
+    name: str
+    try_number: int
+    due: int
+
+
+class LastFailure(NamedTuple):
+    """The last try of a step that has an error."""
+
+    step_id: str
+    try_number: int
+    updated: int
+    error: str
+
+
+def _tries(where: str, *lists: str, errors: bool) -> TextClause:
+    special = {
+        "error": "error" if errors else "NULL AS error",
+        "handed": "CASE WHEN outcome = 'handed' THEN result END AS handed",
+    }
+    columns = ", ".join(special.get(name, name) for name in StoredTry._fields)
+    sql = f"SELECT {columns} FROM flowengine_task WHERE {where} ORDER BY position"
+    return statement(sql, *lists)
+
+
 _OF_RUN = statement(
     f"SELECT {', '.join(f't.{name}' for name in TASK_COLUMNS)}, s.params FROM flowengine_task t "
     "JOIN flowengine_step s ON s.id = t.step_id WHERE t.run_id = :run ORDER BY t.position"
@@ -21,24 +84,17 @@ _OF_RUN = statement(
 _BY_ID = statement(
     f"SELECT {', '.join(TASK_COLUMNS)}, outcome FROM flowengine_task WHERE uuid = :task"
 )
-_TRY = (
-    "SELECT run_id, step_id, name, try_number, losses, state, task_list_name, created, updated, "
-    "lease, due, started, limit_key, limits, queue, outcome, server_id, pid, progress, "
-    "waited_backoff, waited_limit, waited_rate, waited_circuit, waited_hold, {} AS error, "
-    "CASE WHEN outcome = 'handed' THEN result END AS handed "
-    "FROM flowengine_task WHERE run_id = :run{} ORDER BY position"
-)
-_TRIES_OF_RUN = statement(_TRY.format("error", ""))
-_TRIES = statement(_TRY.format("NULL", " AND step_id IN :ids"), "ids")
-_FAILED_TRIES = statement(_TRY.format("error", " AND step_id IN :ids"), "ids")
+_TRIES_OF_RUN = _tries("run_id = :run", errors=True)
+_TRIES = _tries("run_id = :run AND step_id IN :ids", "ids", errors=False)
+_FAILED_TRIES = _tries("run_id = :run AND step_id IN :ids", "ids", errors=True)
 _WAITING_RETRIES = statement(
-    "SELECT run_id, step_id, step_path, program_hash, name, try_number, due FROM flowengine_task "
+    f"SELECT {', '.join(WaitingRetry._fields)} FROM flowengine_task "
     f"WHERE {TASK_IS_RETRY} AND due > :now AND run_id IN :ids AND try_number + losses > 1 "
     "ORDER BY due LIMIT :most",
     "ids",
 )
 _LAST_FAILED = statement(
-    "SELECT step_id, try_number, updated, error FROM flowengine_task "
+    f"SELECT {', '.join(LastFailure._fields)} FROM flowengine_task "
     "WHERE run_id IN :runs AND step_id IN :ids "
     "AND error IS NOT NULL ORDER BY position",
     "runs",
@@ -84,31 +140,34 @@ class Tasks(Part):
             found[row.step_key] = codec.attributes(row.result)
         return found
 
-    def last_tries(self, run_id: str, step_ids: Sequence[str]) -> dict[str, Row[Any]]:
-        """Return the last try of each of these steps of a run, without its data."""
-        rows = self._in_portions(_TRIES, step_ids, run=run_id)
-        return {row.step_id: row for row in rows}  # in order: the last wins
+    def last_tries(self, run_id: str, step_ids: Sequence[str]) -> dict[str, StoredTry]:
+        """Return the last try of each of these steps of a run, without its error."""
+        return {one.step_id: one for one in self.tries(run_id, step_ids)}  # the last wins
 
-    def tries_of_run(self, run_id: str) -> Sequence[Row[Any]]:
+    def tries_of_run(self, run_id: str) -> list[StoredTry]:
         """Return all tries of a run in the order of their creation, with their errors."""
-        return self._session.execute(_TRIES_OF_RUN, {"run": run_id}).all()
+        rows = self._session.execute(_TRIES_OF_RUN, {"run": run_id})
+        return [StoredTry(*row) for row in rows]
 
     def tries(
         self, run_id: str, step_ids: Sequence[str], *, errors: bool = False
-    ) -> list[Row[Any]]:
+    ) -> list[StoredTry]:
         """Return the tries of these steps; with `errors`, how they failed."""
         query = _FAILED_TRIES if errors else _TRIES
-        return list(self._in_portions(query, step_ids, run=run_id))
+        return [StoredTry(*row) for row in self._in_portions(query, step_ids, run=run_id)]
 
-    def waiting_retries(self, run_ids: Sequence[str], now: int, most: int) -> list[Row[Any]]:
+    def waiting_retries(self, run_ids: Sequence[str], now: int, most: int) -> list[WaitingRetry]:
         """Return retries of these runs that are not due yet, the next first."""
         rows = self._in_portions(_WAITING_RETRIES, run_ids, now=now, most=most)
-        return sorted(rows, key=lambda row: (row.due, row.step_path))
+        found = [WaitingRetry(*row) for row in rows]
+        return sorted(found, key=lambda retry: (retry.due, retry.step_path))
 
-    def last_failed(self, run_ids: Sequence[str], step_ids: Sequence[str]) -> dict[str, Row[Any]]:
+    def last_failed(
+        self, run_ids: Sequence[str], step_ids: Sequence[str]
+    ) -> dict[str, LastFailure]:
         """Return the last failed try of each of these steps."""
         rows = self._in_portions(_LAST_FAILED, step_ids, runs=list(run_ids))
-        return {row.step_id: row for row in rows}
+        return {row.step_id: LastFailure(*row) for row in rows}
 
     def events_of_run(self, run_id: str) -> list[EventDefinition]:
         """Return the events of a run; their state follows from that of step and task."""
@@ -131,5 +190,5 @@ class Tasks(Part):
         ]
 
 
-def _state_of(tried: Row[Any] | None) -> str | None:
+def _state_of(tried: StoredTry | None) -> str | None:
     return None if tried is None else tried.state
