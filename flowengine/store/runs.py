@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, and_, bindparam, func, or_, select
 
 from flowengine.evaluator import RunView, Step
 from flowengine.evaluator.records import Waiter
@@ -43,6 +43,23 @@ class StoredRun(NamedTuple):
     program_hash: str
     generation: int
     forked_from: str | None
+
+
+class ListedRun(NamedTuple):
+    """A run as one line of a list, without its values."""
+
+    id: str
+    workflow: str
+    state: str
+    open_steps: int
+    error: str | None
+    alarm: str | None
+    idempotency_key: str | None
+    released_key: str | None
+    created: int
+    updated: int
+    finished: int | None
+    tenant: str
 
 
 class RunCount(NamedTuple):
@@ -99,10 +116,7 @@ _WITH_PREFIX = select(*_columns).where(table.c.id.startswith(bindparam("prefix")
 _state = table.c.state.concat("")
 # Each is the condition of two partial indexes.
 _is_listed, _is_of_agent = table.c.agent_call.is_(None), table.c.agent_call.is_not(None)
-_SUMMARY = select(
-    *table.c["id", "workflow", "state", "open_steps", "error", "alarm"],
-    *table.c["idempotency_key", "released_key", "created", "updated", "finished", "tenant"],
-).order_by(table.c.created.desc(), table.c.id)
+_SUMMARY = select(*table.c[ListedRun._fields]).order_by(table.c.created.desc(), table.c.id)
 _LIVE_PROGRAMS = (
     select(table.c.workflow, table.c.program_hash, func.count().label("runs"), func.min(table.c.id))
     .where(table.c.state.in_(sorted(set(RunState.ALL) - RunState.FINAL)))
@@ -233,7 +247,7 @@ class Runs(Part):
         tenant: str | None = None,
         agents: bool = False,
         limit: int,
-    ) -> list[Row[Any]]:
+    ) -> list[ListedRun]:
         """Return the newest runs, without their values; with `before` those listed after it.
 
         One query per state, because an index has the runs of a state in order: a query for all
@@ -249,11 +263,12 @@ class Runs(Part):
             statement = statement.where(table.c.created <= before.created, or_(is_older, is_beside))
         if tenant is not None:
             of_tenant = statement.where(_is_of(tenant), _state.in_(states))
-            return list(self._session.execute(of_tenant))
-        found: list[Row[Any]] = []
+            return [ListedRun(*row) for row in self._session.execute(of_tenant)]
+        found: list[ListedRun] = []
         for state in states:
-            found += self._session.execute(statement.where(table.c.state == state))
-        return sorted(found, key=lambda row: (-row.created, row.id))[:limit]
+            rows = self._session.execute(statement.where(table.c.state == state))
+            found += [ListedRun(*row) for row in rows]
+        return sorted(found, key=lambda run: (-run.created, run.id))[:limit]
 
     def live_programs(
         self, tenant: str | None, workflow: str | None
