@@ -23,7 +23,7 @@ _LONGEST = 200  # characters of an agent's name
 
 
 class AgentAddress(Generic[P, R]):
-    """Where messages are sent: an agent, or without a name a new one for each message."""
+    """The receiver of messages: an agent, or without a name a new one for each message."""
 
     def __init__(self, facet: AgentFacet[P, R], agent_id: str, project: str) -> None:
         if not isinstance(agent_id, str) or len(agent_id) > _LONGEST:

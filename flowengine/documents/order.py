@@ -13,7 +13,7 @@ from flowengine.documents.yaml_nodes import ListNode, MapNode, Node, Scalar
 
 @dataclass
 class Graph:
-    """Which task waits for which, and where the text says so."""
+    """The tasks that each task waits for, with the places in the text that say so."""
 
     problems: Problems
     edges: dict[str, dict[str, Place]] = field(default_factory=dict)

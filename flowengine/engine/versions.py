@@ -1,4 +1,4 @@
-"""Which programs unfinished runs have, and how they differ from today's code."""
+"""The programs of unfinished runs, and their differences from the code of this process."""
 
 from __future__ import annotations
 

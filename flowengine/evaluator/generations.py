@@ -1,4 +1,4 @@
-"""Which rows of a run a retry replaces.
+"""The rows of a run that a retry replaces.
 
 A final row never changes: a retry opens a new *generation* of the rows that must run again. Two
 kinds of rows are superseded. A row that is *rerun* has no successor yet: it is created again, when

@@ -69,7 +69,7 @@ class RunHeader:
 
 @dataclass(frozen=True, slots=True)
 class OutboxRule:
-    """Which outcomes are delivered, and to which sinks; whether all commits are in the feed."""
+    """The outcomes that are delivered, and their sinks; whether all commits are in the feed."""
 
     sinks: tuple[str, ...]
     events: frozenset[str]

@@ -60,7 +60,7 @@ class LogCursor(NamedTuple):
 
 
 class StoredPlace(NamedTuple):
-    """Which lines a chunk has, and when it was stored. Without a chunk: before all of a time."""
+    """The lines of a chunk, and when it was stored. Without a chunk: before all of a time."""
 
     created: int
     task_id: str = ""

@@ -35,7 +35,7 @@ MAX_UNRECORDED = 50
 
 
 class InPlacePolicy:
-    """Which calls the workers of this process make in place."""
+    """Decides which calls the workers of this process make in place."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`gather`: await several calls together, at most so many at a time."""
+"""`gather`: await several calls together, at most `limit` at a time."""
 
 from __future__ import annotations
 
