@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from flowengine.agents.agent_messages import stop_message, timeout_messages
 from flowengine.engine.engine import Engine
@@ -38,24 +38,36 @@ class AgentRecovery:
             expired = session.agent_heads.expired(now, MANY)
             unwanted = session.agent_turns.unwanted(MANY)
         for key in expired:
-            self._each(self._expire, *key)
+            self._each("agent", self._expire, *key)
         for project, turn_id, reason in unwanted:
-            self._each(self._stop_unwanted, project, turn_id, reason)
+            self._each("turn", self._stop_unwanted, project, turn_id, reason)
         for key in dict.fromkeys([*due, *stranded, *expired]):
-            self._each(self._agents.wake, *key, None)
+            self._each("agent", self._agents.wake, *key, None)
 
     def _stop_unwanted(self, project: str, turn_id: str, reason: str) -> None:
         self._agents.stop(project, turn_id, reason, code="not_wanted")
 
-    def _each(self, act: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    def _each(
+        self,
+        kind: str,
+        act: Callable[Concatenate[str, str, P], object],
+        project: str,
+        name: str,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
         """Act; a row that fails does not stop the others, and the next pass finds it again."""
         try:
-            act(*args, **kwargs)
+            act(project, name, *args, **kwargs)
         except Exception as problem:
             if is_unavailable(problem):
                 raise
             log.exception(
-                "recovery of an agent failed; it is tried again", extra={"action": "agent_failed"}
+                "recovery of %s %s of project %s failed; the next recovery pass tries again",
+                kind,
+                name,
+                project,
+                extra={"action": "agent_failed", kind: name},
             )
 
     def _expire(self, project: str, agent: str) -> None:

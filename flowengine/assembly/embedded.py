@@ -153,7 +153,13 @@ class Embedded:
 
     def _restart_worker(self) -> None:
         if not self._worker.is_alive() and not self._is_closed:
-            log.error("the worker thread ended; it is restarted")
+            log.error(
+                "the worker thread of process %d, for database %s, ended; it is restarted, and due "
+                "tasks wait until then",
+                os.getpid(),
+                self.database.name,
+                extra={"action": "worker_restarted"},
+            )
             self._worker = _WorkerThread(self._app, self.settings.concurrency)
 
     def finish(self) -> None:

@@ -50,7 +50,12 @@ class WorkerStatus:
         try:
             server.start()
         except HttpServerRefused as refused:
-            log.error("the worker has no status: %s", refused, extra={"action": "status_refused"})
+            log.error(
+                "/status of worker %s is not served: %s; choose another FLOWENGINE_STATUS_PORT",
+                self._server.server_name,
+                refused,
+                extra={"action": "status_refused"},
+            )
             return
         self._http = server
         log.info("status at %s/status", server.url, extra={"action": "status_served"})

@@ -95,7 +95,10 @@ class DueSchedules:
             if is_unavailable(problem):
                 raise
             log.warning(
-                "workers were not woken for schedule %s; recovery will", name, exc_info=True
+                "workers were not woken for the run of schedule %s; recovery wakes them",
+                name,
+                exc_info=True,
+                extra={"action": "wakeup_lost"},
             )
         return True
 

@@ -136,7 +136,12 @@ class Hooks:
             while self.deliver():
                 pass
         except Exception:
-            log.warning("outcomes were not delivered; it is tried again", exc_info=True)
+            log.warning(
+                "outcomes were not delivered to %s; the next recovery pass tries again",
+                ", ".join(self._sinks),
+                exc_info=True,
+                extra={"action": "deliveries_failed"},
+            )
 
     def close(self) -> None:
         self._is_closed.set()

@@ -188,10 +188,21 @@ def _each(items: Iterable[T], act: Callable[[T], object]) -> list[T]:
         except Exception as problem:
             left.append(item)
             if is_unavailable(problem):
-                log.debug("recovery of %s failed: %s; it is tried again", item, problem)
+                log.debug("recovery of %s failed: %s; it is tried again", _shown(item), problem)
             else:
-                log.exception("recovery of %s failed; it is tried again", item)
+                log.exception(
+                    "recovery of %s failed; the next pass tries again",
+                    _shown(item),
+                    extra={"action": "recovery_item_failed"},
+                )
     return left
+
+
+def _shown(item: object) -> str:
+    """Return a held task or the id of a run as the log names it."""
+    if isinstance(item, HeldTask):
+        return f"{item.step_path} of run {item.run_id}"
+    return f"run {item}"
 
 
 # --- runs and task lists ---

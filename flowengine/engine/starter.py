@@ -282,4 +282,11 @@ class Starter:
             if waiting:
                 self._after_commit.admit(waiting)
         except Exception:  # the caller's transaction is committed; recovery notifies again
-            log.warning("workers were not woken for new tasks; recovery will", exc_info=True)
+            log.warning(
+                "workers were not woken for new tasks (task lists: %s; limits: %s); recovery wakes "
+                "them",
+                ", ".join(due) or "none",
+                ", ".join(waiting.values()) or "none",
+                exc_info=True,
+                extra={"action": "wakeup_lost"},
+            )

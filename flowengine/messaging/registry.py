@@ -35,6 +35,7 @@ from flowengine.messaging.models import Agent, AgentId
 from flowengine.messaging.registry_plans import RegistryPlans
 
 _log = safe_logger(__name__)
+_SHOWN_AGENTS = 5  # that a log line names
 T = TypeVar("T")
 
 
@@ -209,12 +210,23 @@ class RedisAgentRegistry(AgentRegistry):
                 if not self._error_logged:
                     self._error_logged = True
                     _log.warning(
-                        "heartbeat failed, will be repeated: %s",
+                        "heartbeat of %s failed: %s; it is repeated every %g s, and %g s after its "
+                        "last one an agent counts as lost",
+                        self._shown_own(),
                         error,
+                        self._interval,
+                        self._plans.ttl,
                         extra={"action": "heartbeat_failed"},
                     )
             if stop.wait(self._interval):
                 return
+
+    def _shown_own(self) -> str:
+        """Return the agents of this registry as the log names them: a few, and how many more."""
+        with self._lock:
+            names = [str(agent_id) for agent_id in self._own]
+        more = f" and {len(names) - _SHOWN_AGENTS} more" if len(names) > _SHOWN_AGENTS else ""
+        return f"agents {', '.join(names[:_SHOWN_AGENTS])}{more}" if names else "no agent"
 
     def _is_own(self, agent_id: AgentId, incarnation: str) -> bool:
         return self._own.get(agent_id, (None, ""))[1] == incarnation

@@ -35,7 +35,8 @@ class _Record(BaseModel):
 
 class RegistryPlans:
     def __init__(self, keys: Keys, *, ttl: float, retention: float, channel: str) -> None:
-        self._keys, self._ttl, self._retention = keys, ttl, retention
+        self._keys, self._retention = keys, retention
+        self.ttl = ttl  #: seconds that an agent is alive after a heartbeat
         self.channel = channel  #: of events; empty: none are published
 
     def heartbeat(self, mode: str, agent: Agent, incarnation: str) -> Plan[tuple[int, str]]:
@@ -48,7 +49,7 @@ class RegistryPlans:
             capabilities=sorted(agent.capabilities),
             incarnation=incarnation,
             owner=f"{socket.gethostname()}, process {os.getpid()}",
-            ttl=self._ttl,
+            ttl=self.ttl,
         )
         event = agent.model_dump_json(include={"agent_id", "name"})
         outcome, *other = yield Call(
@@ -58,7 +59,7 @@ class RegistryPlans:
                 mode,
                 endpoint(agent.agent_id),
                 incarnation,
-                microseconds(self._ttl),
+                microseconds(self.ttl),
                 round(self._retention * 1000),
                 self.channel,
                 record.model_dump_json()[1:],

@@ -26,9 +26,14 @@ class PollThreads:
         work: Callable[[int], int],
         pace: PollPace,
         outages: OutageLog,
+        task_list: str,
     ) -> None:
-        """`work` works on due tasks for a ticket, and returns how many it has done."""
+        """`work` works on due tasks for a ticket, and returns how many it has done.
+
+        The log names the threads by their task list.
+        """
         self._number, self._do, self._pace, self._outages = number, work, pace, outages
+        self._task_list = task_list
         self._changed = threading.Condition()
         self._tickets: deque[int] = deque()
         self._is_stopping = self._has_worked = False
@@ -102,13 +107,20 @@ class PollThreads:
         except Exception as problem:
             about = {"action": "poll_failed"}
             if is_unavailable(problem):  # counted; the next poll repeats it
-                log.debug("a poll failed: %s", problem, extra=about)
+                log.debug(
+                    "a poll of task list %s failed: %s", self._task_list, problem, extra=about
+                )
             else:
-                log.exception("a poll failed; the poller goes on", extra=about)
+                log.exception(
+                    "a poll of task list %s failed; the next poll repeats it",
+                    self._task_list,
+                    extra=about,
+                )
         except BaseException as problem:  # `sys.exit` in a callback: its try is lost, no more
             log.warning(
-                "%s in a callback; the poller goes on",
+                "%s in a callback of task list %s: its try counts as lost; the poller goes on",
                 type(problem).__name__,
+                self._task_list,
                 extra={"action": "poll_failed"},
             )
             return 1

@@ -123,6 +123,7 @@ class PollingServer:
                 # The other processes know of it when the rows they have cached are read again.
                 PollPace(config.poll_interval_ms / 1000, 2 * KNOWN_SECONDS),
                 outage_log(engine.settings.database_url),
+                config.task_list,
             )
             self._starter = threading.current_thread()
         self.heartbeat = heartbeat = self._heartbeat()

@@ -52,7 +52,13 @@ class StoreQueries:
                     f"the query took longer than {most:g} s (setting max_page_seconds): narrow "
                     "the filter, or ask for fewer runs"
                 ) from problem
-            log.warning("query of database %s failed", self._database.name, exc_info=True)
+            log.warning(
+                "query of database %s for a page of Flower failed; the page says that the database "
+                "does not answer",
+                self._database.name,
+                exc_info=True,
+                extra={"action": "page_query_failed"},
+            )
             raise StoreError(f"the database {self._database.name} does not answer") from problem
 
     def _check(self) -> None:

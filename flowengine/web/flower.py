@@ -26,7 +26,11 @@ def install() -> bool:
     try:
         _install()
     except Exception as problem:  # any error: Flower must start
-        log.warning("the Workflows page is not installed in Flower: %s", problem)
+        log.warning(
+            "the Workflows page is not installed in Flower: %s",
+            problem,
+            extra={"action": "flower_page_refused"},
+        )
         return False
     return True
 

@@ -33,6 +33,7 @@ from flowengine.worker.task_client import TaskClient
 log = logging.getLogger("flowengine")
 
 _END_SECONDS = 1.0  # that cancelled coroutines get to clean up when the process ends
+_SHOWN = 3  # ended tries that a log line names
 _POLL_SECONDS = 0.2  # between two looks whether a shutdown has become a cold one
 
 Begin = Callable[[ClaimedTask], Outcome | AsyncTry | None]
@@ -178,7 +179,15 @@ class AsyncTries:
                 if ended:
                     self._flush()
             except Exception:  # it must go on: nobody else reports these tries
-                log.exception("async tries: a pass failed", extra={"action": "async_tries_failed"})
+                log.exception(
+                    "async tries of pid %d: a pass failed with %d running and %d ended ones, among "
+                    "these %s; tasks that it has not claimed wait for the next wake-up",
+                    self._identity.pid,
+                    len(self._running),
+                    len(ended),
+                    ", ".join(begun.entry.task.step_path for begun in ended[:_SHOWN]) or "none",
+                    extra={"action": "async_tries_failed"},
+                )
 
     def _has_work(self) -> bool:
         is_claiming = self._lists and self.room > 0 and not self._is_stopping
@@ -206,7 +215,13 @@ class AsyncTries:
         try:
             return finish()
         except Exception:  # others have ended too, and nobody else reports them
-            log.exception("the outcome of %s was not counted or shown", entry.task.step_path)
+            log.exception(
+                "the outcome of %s of run %s was not counted or shown; it is reported, as a lost "
+                "try if it is unknown",
+                entry.task.step_path,
+                entry.task.workflow_id,
+                extra={"action": "outcome_not_counted", "run": entry.task.workflow_id},
+            )
             if entry.state == ClaimState.STARTED:
                 lost = Lost("its outcome could not be determined")
                 return self._client.claimed.finish(entry, lost)

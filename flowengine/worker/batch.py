@@ -31,6 +31,7 @@ _ENOUGH = 2  # tries before a facet can be quick
 _WEIGHT = 0.2  # of the latest try in the moving average
 _SLOW = 10.0  # a try of more than so many times `quick_seconds` is slow
 _MEMORY = 10.0  # seconds for which a slow try is remembered
+_SHOWN = 3  # tasks that a log line names
 _GROWTH = 3  # tasks of a batch for each consecutive quick try
 
 
@@ -77,12 +78,21 @@ class Batch:
             self._unstarted = deque(e for e in self._unstarted if e.task.circuit != circuit)
             return refused
 
+    def waiting(self) -> list[ClaimedTask]:
+        """Return the tasks that wait here to be reported or to be started."""
+        with self._lock:
+            return [*self._finished, *self._unstarted]
+
     def is_stuck(self, max_wait: float) -> bool:
         """Whether a task has waited here for longer, to be started or to be reported."""
         with self._lock:
             first = (*self._finished[:1], *([self._unstarted[0]] if self._unstarted else ()))
             now = self._claimed.clock()
             return any(now - entry.since > max_wait for entry in first)
+
+
+def _shown(entry: ClaimedTask) -> str:
+    return f"{entry.task.step_path} of run {entry.task.workflow_id}"
 
 
 class BatchGuard:
@@ -122,11 +132,20 @@ class BatchGuard:
                     return
                 batches = list(self._batches)
             for batch in batches:
+                waiting: list[ClaimedTask] = []
                 try:
                     if batch.is_stuck(self._max_wait):
+                        waiting = batch.waiting()
                         self._empty(batch)
                 except Exception:  # it must go on: nobody else looks after the other batches
-                    log.exception("batch guard failed", extra={"action": "batch_guard_failed"})
+                    log.exception(
+                        "batch guard failed to release or report %d tasks behind a slow one, among "
+                        "them %s; it tries again in %g s",
+                        len(waiting),
+                        ", ".join(_shown(entry) for entry in waiting[:_SHOWN]) or "none",
+                        self._max_wait / 2,
+                        extra={"action": "batch_guard_failed"},
+                    )
             time.sleep(self._max_wait / 2)
 
     def end(self) -> None:

@@ -21,8 +21,10 @@ _AGAIN = 1.0  # seconds until a report is repeated that the database did not tak
 class WatchedCall:
     """A call in place that has a timeout."""
 
-    def __init__(self, seconds: float, expire: Callable[[], object]) -> None:
-        self.seconds, self.expire = seconds, expire
+    def __init__(
+        self, seconds: float, expire: Callable[[], object], run_id: str, path: str
+    ) -> None:
+        self.seconds, self.expire, self.run_id, self.path = seconds, expire, run_id, path
         self.has_expired = False
         self.beat()
 
@@ -40,12 +42,14 @@ class CallTimeouts:
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def over(self, seconds: float, expire: Callable[[], object]) -> Iterator[WatchedCall]:
-        """Look after a call; `expire` reports that it has failed, and may raise.
+    def over(
+        self, seconds: float, expire: Callable[[], object], run_id: str, path: str
+    ) -> Iterator[WatchedCall]:
+        """Look after a call of a run; `expire` reports that it has failed, and may raise.
 
         Its `has_expired` is final when the context is left.
         """
-        call = WatchedCall(seconds, expire)
+        call = WatchedCall(seconds, expire, run_id, path)
         with self._changed:
             self._calls.add(call)
             if self._thread is None or not self._thread.is_alive():
@@ -75,9 +79,13 @@ class CallTimeouts:
             call.expire()
         except Exception as problem:  # it must go on: nobody else looks after the other calls
             log.warning(
-                "the timeout of a call in place cannot be reported yet: %s",
+                "the timeout of %s of run %s, a call in place, cannot be reported yet: %s; it is "
+                "reported again every %g s",
+                call.path,
+                call.run_id,
                 problem,
-                extra={"action": "report_failed"},
+                _AGAIN,
+                extra={"action": "report_failed", "run": call.run_id},
             )
             call.due = time.monotonic() + _AGAIN
         else:

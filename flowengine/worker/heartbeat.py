@@ -106,9 +106,14 @@ class Heartbeat:
                 if not is_unavailable(problem) and not self._has_failed:
                     self._has_failed = True  # logged once
                     log.warning(
-                        "heartbeat failed: %s; it is sent again every %g s",
+                        "heartbeat of server %s (pid %s), or a job after it, failed: %s; it is "
+                        "repeated every %g s, and after %g s without a heartbeat the server is "
+                        "declared dead and its tasks run again elsewhere",
+                        self.server.server_name,
+                        self.server.pid,
                         problem,
                         self._settings.watchdog_interval,
+                        self._settings.server_timeout,
                         exc_info=True,
                         extra={"action": "server_heartbeat_failed"},
                     )

@@ -192,7 +192,8 @@ class InPlaceCalls:
         message = f"no activity for more than its timeout of {timeout:g} s"
         silent = Failed({"type": TIMEOUT, "message": message})
         assert self._policy is not None
-        with self._policy.timeouts.over(timeout, lambda: expire(silent)) as watched:
+        timeouts = self._policy.timeouts
+        with timeouts.over(timeout, lambda: expire(silent), step.run_id, step.path) as watched:
 
             def beat(progress: str | None) -> bool:
                 watched.beat()

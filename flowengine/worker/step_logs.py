@@ -135,21 +135,27 @@ class StepLogs:
     def executed(self, execute: Callable[[OpenLog], Outcome]) -> tuple[Outcome, list[LogChunk]]:
         """Execute a try; return its outcome and all its lines, for one who reports both at once."""
         capture()
-        opened: list[TryLog] = []
+        opened: list[tuple[TaskDefinition, TryLog]] = []
 
         def open_log(task: TaskDefinition) -> TryLog:
-            opened.append(self.open(task))
-            return opened[-1]
+            opened.append((task, self.open(task)))
+            return opened[-1][1]
 
         outcome, stored = execute(open_log), list[LogChunk]()
-        try:
-            for try_log in opened:
+        for task, try_log in opened:
+            try:
                 try_log.end()
                 chunks = try_log.take()
                 stored += self._spool.stored_form(chunks)
                 self._spool.delivered(chunks)
-        except Exception as problem:
-            log.debug("lines of a step are lost: %s", problem)
+            except Exception as problem:  # the report of a step does not fail because of its log
+                log.warning(
+                    "log lines of %s of run %s are lost: %s; its outcome is reported without them",
+                    task.step_path,
+                    task.workflow_id,
+                    problem,
+                    extra={"action": "log_lines_lost", "run": task.workflow_id},
+                )
         return outcome, stored
 
     # --- the thread ---

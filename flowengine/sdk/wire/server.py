@@ -161,7 +161,12 @@ class WireServer:
                         self._operations.servers.flush()
             except Exception as problem:
                 if not is_unavailable(problem):
-                    log.exception("recovery failed", extra={"action": "recovery_failed"})
+                    log.exception(
+                        "a recovery pass of the server at %s failed; it is repeated in %g s",
+                        self.url,
+                        settings.watchdog_interval,
+                        extra={"action": "recovery_failed"},
+                    )
 
     # --- requests ---
 
@@ -180,7 +185,7 @@ class WireServer:
             answer = getattr(self._operations, operation.name)(caller, request, document)
             return Response.of_json(answer.model_dump())
         except Exception as problem:
-            return _refused(problem).response()
+            return _refused(problem, request).response()
 
     async def _claim(self, request: Request) -> Response:
         """Claims wait in the loop; a thread is needed if the token or the server is read."""
@@ -198,7 +203,7 @@ class WireServer:
                 server = await self._in_thread(lambda: known.get(found, wanted.server_id))
             return await self._operations.claim_tasks(caller, request, wanted, server)
         except Exception as problem:
-            return _refused(problem).response()
+            return _refused(problem, request).response()
 
     def _in_thread(self, call: Callable[[], Any]) -> Awaitable[Any]:
         return asyncio.get_running_loop().run_in_executor(self._http.pool, call)
@@ -225,12 +230,19 @@ class WireServer:
 _CLAIM = next(operation for operation in OPERATIONS if operation.document is ClaimRequest)
 
 
-def _refused(problem: Exception) -> Refused:
+def _refused(problem: Exception, request: Request) -> Refused:
     """Return an error as it is answered; raise one that only the log may show."""
     if isinstance(problem, Refused):
         return problem
     if is_unavailable(problem):
-        log.warning("a request failed: %s", problem, extra={"action": "wire_unavailable"})
+        log.warning(
+            "%s %s is answered with 503, and its client must repeat it: the database does not "
+            "answer: %s",
+            request.method,
+            request.path,
+            problem,
+            extra={"action": "wire_unavailable"},
+        )
         return Refused("database_unavailable", "the database does not answer")
     for kind, code in _CODES:
         if isinstance(problem, kind):

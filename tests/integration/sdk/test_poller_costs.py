@@ -85,7 +85,7 @@ def test_an_idle_poller_claims_when_its_pace_says_so_and_not_otherwise() -> None
         asked.append(ticket)
         return 0
 
-    threads = PollThreads(1, ask, Paced(2.0, 10.0), OutageLog())
+    threads = PollThreads(1, ask, Paced(2.0, 10.0), OutageLog(), "default")
     threads.start()
     polling = threading.Thread(target=threads.keep_polling, args=(lambda: True,))
     polling.start()
