@@ -214,7 +214,11 @@ class TaskClient:
             self._engine.end_try(task.run_id, task.task_id, task.lease, Lost(reason))
         except Exception as problem:
             if not self._outages.note(problem):
-                log.exception("%s, and its loss cannot be recorded yet; it is tried again", reason)
+                log.exception(
+                    "%s, and its loss cannot be recorded yet; it is tried again",
+                    reason,
+                    extra={"action": "report_failed", "run": task.run_id},
+                )
         else:
             self.claimed.close(ClaimEvent.DISOWN, [entry])
 

@@ -212,6 +212,17 @@ def test_every_action_of_the_log_is_explained() -> None:
     assert sorted(listed - actions) == []
 
 
+def test_every_warning_of_the_log_has_an_action() -> None:
+    without = [
+        f"{path.relative_to(ROOT)}:{call.lineno}"
+        for path, method, call in log_calls()
+        if method in {"warning", "error", "exception"}
+        and not any(keyword.arg == "extra" for keyword in call.keywords)
+    ]
+    # The event loop of durable functions logs as that of asyncio does.
+    assert [place for place in without if "authoring/functions/loop.py" not in place] == []
+
+
 def test_every_log_line_of_the_operations_page_is_a_line_of_the_code() -> None:
     document = ROOT / "docs" / "operations.md"
     logs = "\n".join(text for kind, text in blocks(document) if kind == "text")
@@ -236,17 +247,23 @@ _NOT_LOGGED = {
 _LOG_METHODS = {"debug", "info", "warning", "error", "exception", "log"}
 
 
-def log_formats() -> Iterator[str]:
-    """The format strings of all log calls, without those that begin with a variable part."""
+def log_calls() -> Iterator[tuple[Path, str, ast.Call]]:
+    """All log calls of the package: the file, the method and the call."""
     for path in (ROOT / "flowengine").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id="log" | "_log"), attr=method)
                 ) if method in _LOG_METHODS:
-                    texts = [a.value for a in node.args if isinstance(a, ast.Constant)]
-                    if texts and isinstance(texts[0], str) and not texts[0].startswith("%"):
-                        yield texts[0]
+                    yield path, method, node
+
+
+def log_formats() -> Iterator[str]:
+    """The format strings of all log calls, without those that begin with a variable part."""
+    for _, _, call in log_calls():
+        texts = [a.value for a in call.args if isinstance(a, ast.Constant)]
+        if texts and isinstance(texts[0], str) and not texts[0].startswith("%"):
+            yield texts[0]
 
 
 def is_line(line: str, log_format: str) -> bool:

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Mapping
 
+import pytest
+
 from flowengine.dispatch.debounce import Debounce
 from flowengine.evaluator.triggers import Succeeded
 from flowengine.worker.batch import Batch, BatchGuard
@@ -39,7 +41,9 @@ def test_the_tasks_around_a_slow_one_are_taken_out_of_its_batch() -> None:
     assert batch.next() is None
 
 
-def test_a_guard_that_fails_once_goes_on() -> None:
+def test_a_guard_that_fails_once_names_the_tasks_and_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     emptied = threading.Event()
     problems = [ValueError("once")]
 
@@ -50,9 +54,11 @@ def test_a_guard_that_fails_once_goes_on() -> None:
         emptied.set()
 
     claimed, guard = table(time.monotonic), BatchGuard(0.01, empty)
-    batch = Batch(claimed, claimed.claim([task()]))
+    (entry,) = claimed.claim([task()])
+    batch = Batch(claimed, [entry])
     with guard.over(batch):
         assert emptied.wait(TIMEOUT)
+    assert f"1 tasks behind a slow one, among them {entry.task.step_path} of run" in caplog.text
 
 
 # --- debounce ---
