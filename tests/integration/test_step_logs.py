@@ -34,6 +34,7 @@ from flowengine.store.claims import WorkerIdentity
 from flowengine.store.codec import opened as unsealed
 from flowengine.store.codec import sealed
 from flowengine.store.database import Database
+from flowengine.testing import Flow
 from flowengine.worker import TaskWorker, step_logs
 from flowengine.worker.left_lines import deliver_left_lines, directory_of, scope_of
 from tests.integration.engines import opened, watched
@@ -493,3 +494,19 @@ def test_an_error_of_the_log_does_not_keep_a_step_from_its_report(
                 assert work.run(chatty, 1).result() == 3
         monkeypatch.setattr(LogSpool, "stored_form", fail)
         assert work.run(chatty, 1).result() == 3
+
+
+def test_lines_that_no_thread_can_store_later_are_named_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("a defect of the log")
+
+    monkeypatch.setattr(LogSpool, "stored_form", fail)
+    with Flow() as flow:
+        run = flow.start(chatty, n=1)
+        flow.settle()
+        assert run.result() == 3
+    lost = [r for r in caplog.records if r.__dict__.get("action") == "log_lines_lost"]
+    assert [record.__dict__["run"] for record in lost] == [run.id, run.id]
+    assert f"log lines of chatty.ten_lines of run {run.id} are lost" in lost[0].getMessage()
