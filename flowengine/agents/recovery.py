@@ -63,10 +63,9 @@ class AgentRecovery:
             if is_unavailable(problem):
                 raise
             log.exception(
-                "recovery of %s %s of project %s failed; the next recovery pass tries again",
+                "recovery of %s %s failed; the next recovery pass tries again",
                 kind,
-                name,
-                project,
+                f"{name} of project {project}" if project else name,
                 extra={"action": "agent_failed", kind: name},
             )
 
