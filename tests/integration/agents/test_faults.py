@@ -136,7 +136,7 @@ def test_a_crash_while_a_report_is_applied_leaves_nothing_half_done(
 
 
 def test_a_poisoned_call_does_not_stop_the_timeouts_of_others(
-    desk: Office, monkeypatch: pytest.MonkeyPatch
+    desk: Office, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """6.6: one call whose timeout could not be written aborted every pass, for all agents."""
     plan.reset({text: [calls("hurried"), f"done {text}"] for text in "abc"})
@@ -154,6 +154,10 @@ def test_a_poisoned_call_does_not_stop_the_timeouts_of_others(
     desk.tick(31)
     heads = {name: desk.head(name).status for name in "abc"}
     assert heads == {"a": "suspended", "b": "running", "c": "running"}
+    failed = [r for r in caplog.records if r.__dict__.get("action") == "agent_failed"]
+    assert {(r.__dict__["agent"], r.getMessage()) for r in failed} == {
+        ("a", "recovery of agent a failed; the next recovery pass tries again")
+    }
     monkeypatch.undo()
     desk.work()
     assert [turn.result(timeout=5) for turn in turns] == ["done a", "done b", "done c"]
