@@ -199,9 +199,12 @@ def _each(items: Iterable[T], act: Callable[[T], object]) -> list[T]:
 
 
 def _shown(item: object) -> str:
-    """Return a held task or the id of a run as the log names it."""
+    """Return a held task, a queue of runs or the id of a run as the log names it."""
     if isinstance(item, HeldTask):
         return f"{item.step_path} of run {item.run_id}"
+    if isinstance(item, tuple):
+        tenant, workflow, key = item
+        return f"the queue of {workflow} with key {key!r}" + (f" of {tenant}" if tenant else "")
     return f"run {item}"
 
 
