@@ -33,7 +33,7 @@ from flowengine.authoring import event_facet_names, set_launcher_source, set_tas
 from flowengine.dispatch import CeleryNotifier
 from flowengine.engine import Engine
 from flowengine.engine.hooks import SIGNALS
-from flowengine.engine.recovery import Watchdog
+from flowengine.engine.watchdog import Watchdog
 from flowengine.library import end_left_commands, offer_commands
 from flowengine.message_keys import MessageKeys
 from flowengine.secret_keys import set_secret_key_source

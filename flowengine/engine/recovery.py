@@ -15,12 +15,11 @@ from typing import TypeVar
 
 from flowengine.authoring import event_facet_names
 from flowengine.engine import liveness
-from flowengine.engine.deaths import death_rule, lock_probe
 from flowengine.engine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.engine.liveness import Death, LivenessWindow, Observation, observe
 from flowengine.evaluator.triggers import Failed, Lost, Outcome
-from flowengine.store import Session, recovery_queries
+from flowengine.store import recovery_queries
 from flowengine.store.database import is_unavailable
 from flowengine.store.parts import MANY
 from flowengine.store.recovery_queries import HeldTask
@@ -30,9 +29,7 @@ log = logging.getLogger("flowengine")
 T = TypeVar("T")
 Wake = Callable[[Engine, Sequence[ServerDefinition]], object]
 
-LEASE = "watchdog"
 _PURGE_SECONDS = 0.2  #: of each pass
-GAP = "watchdog.gap:"  #: and the size of the gap; the row's time is the gap's end
 
 
 def recover(engine: Engine, observation: Observation, death: Death, wake: Wake) -> None:
@@ -357,57 +354,3 @@ def alarm_unserved_tasks(engine: Engine, alive: Sequence[ServerDefinition] | Non
         removed: dict[str, str | None] = dict.fromkeys(old.keys() - new.keys())
         with engine.database.write() as session:
             session.recovery.set_alarms(removed | new)
-
-
-class Watchdog:
-    """Recovers the database of a fleet: every process may start a pass, one at a time does.
-
-    A lease in the database makes one pass of two that start in the same interval. It is shorter
-    than a long pass: passes may overlap, which recovery allows. The liveness window is in the
-    database too, because each pass may run in another process.
-    """
-
-    def __init__(self, engine: Engine, wake: Wake = notify_due_tasks) -> None:
-        self._engine, self._wake = engine, wake
-        self._duration = round(engine.settings.watchdog_interval * 900)
-
-    def tick(self) -> bool:
-        """Run a recovery pass unless one was started in this interval; return whether it ran."""
-        engine = self._engine
-        with engine.database.write() as session:
-            now = session.now()
-            before = self._window(session, now)
-            # Each tick has its own owner, so that a second tick of this process is refused too.
-            if not session.locks.acquire(LEASE, uuid.uuid4().hex, self._duration, now):
-                return False
-            window = before.observe(now, self._duration)
-            for size, end in window.gaps.items():
-                if before.gaps.get(size) != end:
-                    session.locks.acquire(f"{GAP}{size}", "", 0, now)
-            observation = observe(session, window)
-        recover(
-            engine,
-            observation,
-            death_rule(engine.settings, window, lock_probe(engine.database)),
-            self._wake,
-        )
-        return True
-
-    def is_late(self, patience: float = 0.0) -> bool:
-        """Whether the next pass is overdue by an interval: no beat ticks, or all pools are busy.
-
-        With `patience`, by so many seconds more.
-        """
-        with self._engine.database.read() as session:
-            now = session.now()
-            until = session.locks.ends(LEASE)
-        most = (self._engine.settings.watchdog_interval + patience) * 1000
-        return now - until > most or liveness.is_out_of_reach(until, now, self._duration)
-
-    def _window(self, session: Session, now: int) -> LivenessWindow:
-        rows = session.locks.ends_of(LEASE)
-        gaps = {
-            int(name.removeprefix(GAP)): end for name, end in rows.items() if name.startswith(GAP)
-        }
-        unnoticed = liveness.longest_unnoticed_gap(self._engine.settings)
-        return LivenessWindow(now, unnoticed, rows.get(LEASE, 0), gaps)

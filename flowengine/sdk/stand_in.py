@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowengine.engine import Engine
-from flowengine.engine.recovery import Watchdog, notify_due_tasks, wake_pollers
+from flowengine.engine.recovery import notify_due_tasks, wake_pollers
+from flowengine.engine.watchdog import Watchdog
 from flowengine.store.servers import ServerDefinition
 
 _PATIENCE = 3.0  # seconds that recovery is late before a poller takes the place of workers

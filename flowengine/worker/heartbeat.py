@@ -22,7 +22,8 @@ from importlib import metadata
 from flowengine.authoring import event_facet_names
 from flowengine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers, is_alive
-from flowengine.engine.recovery import Watchdog, release_dropped, report_lost_tries
+from flowengine.engine.recovery import release_dropped, report_lost_tries
+from flowengine.engine.watchdog import Watchdog
 from flowengine.settings import Settings
 from flowengine.store.database import is_unavailable
 from flowengine.store.protocol import ServerLock

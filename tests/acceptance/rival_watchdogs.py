@@ -20,8 +20,8 @@ from typing import Any
 
 from flowengine import event_facet, workflow
 from flowengine.engine import Engine
-from flowengine.engine.recovery import Watchdog
 from flowengine.engine.tick_runs import TickRuns
+from flowengine.engine.watchdog import Watchdog
 from flowengine.store import Database
 from flowengine.store.schedules import Schedules
 

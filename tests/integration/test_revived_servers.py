@@ -11,7 +11,8 @@ from sqlalchemy import event
 from flowengine import event_facet, workflow
 from flowengine.engine import Engine
 from flowengine.engine.liveness import LivenessWindow
-from flowengine.engine.recovery import Watchdog, observe, recover_lost_servers
+from flowengine.engine.recovery import observe, recover_lost_servers
+from flowengine.engine.watchdog import Watchdog
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Succeeded
 from flowengine.settings import Settings

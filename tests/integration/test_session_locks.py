@@ -19,7 +19,7 @@ from sqlalchemy import make_url
 
 from flowengine.assembly.embedded import Embedded
 from flowengine.engine import Engine
-from flowengine.engine.recovery import Watchdog
+from flowengine.engine.watchdog import Watchdog
 from flowengine.settings import Settings
 from flowengine.store import Database
 from flowengine.store.lock_tokens import LockState, LockToken

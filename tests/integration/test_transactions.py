@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from flowengine.engine import Engine
-from flowengine.engine.recovery import Watchdog
+from flowengine.engine.watchdog import Watchdog
 from flowengine.evaluator import TaskState
 from flowengine.evaluator.triggers import Lost
 from flowengine.program.nodes import EventOptions

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.growth import Counts, counted_engine
 from flowengine import wait_for, workflow
 from flowengine.engine import Engine
-from flowengine.engine.recovery import Watchdog
+from flowengine.engine.watchdog import Watchdog
 from tests.servers import PostgresServer
 
 Counted = tuple[Engine, Counts]

@@ -11,7 +11,7 @@ from sqlalchemy import event, text
 from flowengine import Retry, event_facet, foreach, workflow
 from flowengine.dispatch import NullNotifier
 from flowengine.engine import Run
-from flowengine.engine.recovery import Watchdog
+from flowengine.engine.watchdog import Watchdog
 from flowengine.evaluator import RunState, StepState, TaskState
 from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.store.claims import WorkerIdentity

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from flowengine.engine.recovery import Watchdog
+from flowengine.engine.watchdog import Watchdog
 from tests.acceptance.sdk.contest import Contest, assert_nothing_is_left, settings_of
 from tests.integration.engines import opened
 from tests.integration.sdk.pollers import until

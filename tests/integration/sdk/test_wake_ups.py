@@ -10,7 +10,8 @@ import pytest
 from flowengine.dispatch import NullNotifier
 from flowengine.engine import Engine, pollers
 from flowengine.engine.pollers import KNOWN_SECONDS, Pollers
-from flowengine.engine.recovery import Watchdog, notify_due_tasks, wake_pollers
+from flowengine.engine.recovery import notify_due_tasks, wake_pollers
+from flowengine.engine.watchdog import Watchdog
 from flowengine.store.servers import POLLER, ServerDefinition, ServerState
 from tests.integration.engines import one, opened, side_by_side, watched
 from tests.servers import PostgresServer
