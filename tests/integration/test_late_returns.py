@@ -8,6 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import event
+from sqlalchemy.pool import Pool
 
 from flowengine.store import Database
 from tests.servers import PostgresServer
@@ -40,6 +42,39 @@ def test_a_kept_connection_is_closed_with_the_thread_that_kept_it(url: str) -> N
             driver: psycopg.Connection[Any] = session.executor._driver
         database.close()
         assert not driver.closed
+    assert driver.closed
+    database.close()
+
+
+def test_a_connection_that_is_opened_while_its_pool_is_disposed_of_is_closed(url: str) -> None:
+    database = Database(url)
+
+    @event.listens_for(database.engine, "do_connect")
+    def _dispose(*_event: object) -> None:  # by another thread, which found the server restarted
+        database.engine.dispose()
+
+    with database.autocommit() as session:
+        driver: psycopg.Connection[Any] = session.executor._driver
+    assert driver.closed
+    database.close()
+
+
+def test_a_connection_that_returns_before_its_pool_is_replaced_is_closed(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(url)
+    used = database.autocommit()
+    driver: psycopg.Connection[Any] = used.__enter__().executor._driver
+    old = database.engine.pool
+    recreate = old.recreate
+
+    def return_first() -> Pool:
+        used.__exit__(None, None, None)
+        return recreate()
+
+    monkeypatch.setattr(old, "recreate", return_first)
+    database.engine.dispose()
+    assert database.engine.pool is not old
     assert driver.closed
     database.close()
 

@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from flowengine.fork import at_fork
 from flowengine.store.backend import Executor
+from flowengine.store.connection_pool import ConnectionPool
 from flowengine.store.database import Clock, Database, missing_driver
-from flowengine.store.disposed_pools import close_late_returns
 from flowengine.store.postgres import dialect
 from flowengine.store.postgres.channels import CHANNEL, FEED, task_channel
 from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor, as_sqlalchemy
@@ -249,6 +249,7 @@ def _engine(url: str, schema: str, pinging: threading.local) -> Engine:
         # Without a reset: every transaction that begins here also ends here.
         engine = create_engine(
             parsed,
+            poolclass=ConnectionPool,
             pool_size=16,
             max_overflow=16,
             pool_reset_on_return=None,
@@ -256,7 +257,6 @@ def _engine(url: str, schema: str, pinging: threading.local) -> Engine:
         )
     except ModuleNotFoundError as missing:
         raise missing_driver(missing) from missing
-    close_late_returns(engine)
 
     @event.listens_for(engine, "connect")
     def _prepare(raw: Any, _record: object) -> None:

@@ -20,8 +20,8 @@ from sqlalchemy.pool import PoolProxiedConnection, StaticPool
 from flowengine.errors import StoreError
 from flowengine.private_files import private_opener
 from flowengine.store.backend import Parameters, sqlite_text
+from flowengine.store.connection_pool import ConnectionPool
 from flowengine.store.database import Clock, Database
-from flowengine.store.disposed_pools import close_late_returns
 from flowengine.store.session import SqlSession
 from flowengine.store.sqlite import dialect
 from flowengine.store.sqlite.fork_gate import fork_gate
@@ -209,11 +209,10 @@ def _engine(url: str, is_in_memory: bool) -> Engine:
     engine = create_engine(
         url,
         connect_args={"check_same_thread": False, "timeout": _BUSY_TIMEOUT},
-        poolclass=StaticPool if is_in_memory else None,
+        poolclass=StaticPool if is_in_memory else ConnectionPool,
     )
 
     if not is_in_memory:
-        close_late_returns(engine)
 
         @event.listens_for(engine, "do_connect")
         def _create_private(_dialect: object, _record: object, args: Any, _options: object) -> None:
