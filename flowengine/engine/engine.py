@@ -130,6 +130,7 @@ class Engine:
         self.claim_batch = self.queue.claim_batch
         self.claim_one = self.queue.claim_one
         self.claim_these = self.queue.claim_these
+        self.is_work_due = self.queue.is_work_due
         self.heartbeat = self.queue.heartbeat
         self.held_since = self.queue.held_since
         self.release = self.queue.release

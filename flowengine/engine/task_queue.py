@@ -12,6 +12,7 @@ from flowengine.engine.worker_limits import LimitedClaims
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.store import Session, Store
 from flowengine.store.claims import Claim, WorkerIdentity
+from flowengine.store.database import is_unavailable
 from flowengine.store.recovery_queries import HeldTask
 
 log = logging.getLogger("flowengine")
@@ -107,6 +108,16 @@ class TaskQueue:
             return self._limited.claim(identity, task_list, most, take)
         with self._database.autocommit() as session:
             return take(session, most)
+
+    def is_work_due(self, task_lists: Collection[str]) -> bool:
+        """Whether a task of these lists may be due, or of any list if none is given."""
+        try:
+            with self._database.autocommit_read() as session:
+                return session.claims.is_any_due(task_lists)
+        except Exception as problem:
+            if not is_unavailable(problem):
+                raise
+            return True  # nothing is known; whatever the caller does next meets the outage
 
     def claim_one(
         self, task_id: str, task_list: str, identity: WorkerIdentity

@@ -102,6 +102,7 @@ class Dialect(Protocol):
     LOCK_REFERENCES: str  #: locks the references against writers, and does not wait
     CLAIM: str  #: claims the due tasks of a list; with {now} for the time
     CLAIM_THESE: str
+    ANY_DUE_OF_LISTS: str
     CLOCK: str  #: the database's own clock in milliseconds
     PARK_WAITING: str
 

@@ -77,6 +77,22 @@ def of_tenant(text: str) -> str:
     return text.replace(_IS_PENDING, f"{_IS_PENDING} AND tenant = %(tenant)s")
 
 
+#: Pending tasks that are read to find a due one. Behind them one is assumed: the cost must not
+#: grow with the number of tasks that are due later.
+_READ_AHEAD = 100
+
+
+def any_due_text(of_lists: str = "") -> str:
+    """Build the query whether a task is due; `of_lists` is a condition on its task list."""
+    return (
+        f"SELECT count(*) > {_READ_AHEAD} OR min(due) <= %(now)s FROM (SELECT due "
+        f"FROM flowengine_task WHERE state = 'pending'{of_lists} LIMIT {_READ_AHEAD + 1}) t"
+    )
+
+
+_ANY_DUE = any_due_text()
+
+
 def park_waiting_text(limit: int, lock: str = "") -> str:
     """Build the statement that postpones the due tasks of one circuit breaker."""
     return f"""
@@ -169,6 +185,15 @@ class Claims(Part):
         }
         rows = self._take(self._session.dialect.CLAIM_THESE, values, identity, names or ())
         return Claim(self._tasks(rows), bool(rows and rows[0][-2]))
+
+    def is_any_due(self, task_lists: Collection[str]) -> bool:
+        """Whether a task of these lists may be due, or of any list if none is given."""
+        session = self._session
+        text, values = _ANY_DUE, {"now": session.now()}
+        if task_lists:
+            text = session.dialect.ANY_DUE_OF_LISTS
+            values["lists"] = session.dialect.listed(task_lists)
+        return bool(session.rows(text, values)[0][0])
 
     def _take(
         self, text: str, values: dict[str, Any], identity: WorkerIdentity, names: Collection[str]

@@ -61,6 +61,11 @@ class Batch:
             if self._claimed.finish(entry, outcome):
                 self._finished.append(entry)
 
+    @property
+    def has_finished(self) -> bool:
+        """Whether tasks wait here to be reported."""
+        return bool(self._finished)
+
     def take_finished(self) -> list[ClaimedTask]:
         with self._lock:
             finished, self._finished = self._finished, []

@@ -27,6 +27,7 @@ from flowengine.worker.stack_chunk import on_own_stack_chunk
 from flowengine.worker.step_logs import StepLogs
 from flowengine.worker.task_client import TaskClient
 from flowengine.worker.tenant_usage import TenantUsage
+from flowengine.worker.time_slice import TimeSlice
 from flowengine.worker.tries import Show, Storable, Tries
 
 
@@ -72,6 +73,7 @@ class TaskWorker:
             breakers or CircuitBreakers(settings),
             show,
             names=names,
+            time_slice=self._time_slice,
             flush=flush,
             find=find,
             storable=storable,
@@ -106,7 +108,7 @@ class TaskWorker:
         wake-up, so that other lists have their turn in this pool.
         """
         self._background.begin()  # before a claim: its response may be lost
-        ends = self._slice_ends()
+        time_slice = self._time_slice()
         done = 0
         while not self._stopping:
             claim = self._claim(task_list, wake)
@@ -117,12 +119,12 @@ class TaskWorker:
                 wake = 1
             elif claim.passed_over:
                 self._engine.notifier.notify({task_list: claim.passed_over})
-            done += self._work_through(claim.tasks, ends)
+            done += self._work_through(claim.tasks, time_slice)
             # Tasks that became due since then have a wake-up of their own, which a server with
             # limits may have answered without room for them.
             if not claim.is_more and not claim.is_limited:
                 return done
-            if time.monotonic() > ends:
+            if time_slice.has_elapsed:
                 self._engine.notifier.notify(dict.fromkeys((task_list, *claim.full_lists), 1))
                 return done
         return done
@@ -138,14 +140,14 @@ class TaskWorker:
             tasks = self._engine.claim(self._names(), task_list, self._identity, most=1)
             if not tasks:
                 break
-            done += self._work_through(tasks, 0.0, is_guarded=False)
+            done += self._work_through(tasks, None, is_guarded=False)
         return done
 
     @on_own_stack_chunk
     def poll_this(self, task_list: str, task_id: str) -> int:
         """Work on one due task in this thread; 0 if another holds it. Starts no thread."""
         task = self._engine.claim_one(task_id, task_list, self._identity)
-        return 0 if task is None else self._work_through([task], 0.0, is_guarded=False)
+        return 0 if task is None else self._work_through([task], None, is_guarded=False)
 
     def _claim(self, task_list: str, wake: int = 1) -> Claim:
         """Claim due tasks of a list, last of all those of the tenant that was served longest."""
@@ -181,12 +183,13 @@ class TaskWorker:
         a slow one are free for other workers, which are woken at once.
         """
         self._background.begin()
-        ends = time.monotonic() + self._engine.settings.chord_time_slice
+        # Never prolonged: the callback of the chord waits for its headers.
+        time_slice = TimeSlice(self._engine.settings.chord_time_slice, lambda: True)
         left, done, is_notified = list(task_ids), 0, False
         serves_others, is_limited = True, False
         fruitless: set[str] = set()  # quick facets of which no task could be claimed
         while left:
-            if self._stopping or time.monotonic() > ends:
+            if self._stopping or time_slice.has_elapsed:
                 self._engine.notifier.notify({task_list: len(left)})
                 break
             last = self._last_facet.get(task_list, "")
@@ -214,7 +217,7 @@ class TaskWorker:
                 self._last_facet.pop(task_list, None)
             else:
                 self._last_facet[task_list] = claimed[-1].name
-            done += self._work_through(claimed, ends, in_chord=True)
+            done += self._work_through(claimed, time_slice, in_chord=True)
             if claim.is_more and serves_others:
                 others, serves_others = self._serve_others(task_list)
                 done += others
@@ -233,7 +236,7 @@ class TaskWorker:
             claim = self._claim(task_list)
             if claim.passed_over:
                 self._engine.notifier.notify({task_list: claim.passed_over})
-            done += self._work_through(claim.tasks, self._slice_ends())
+            done += self._work_through(claim.tasks, self._time_slice())
             if not claim.tasks or claim.tasks[0].tenant == heaviest:
                 break
             is_found = True
@@ -248,26 +251,33 @@ class TaskWorker:
     def advance(self, run_id: str) -> int:
         """Evaluate a run, and continue with the tasks that become ready."""
         self._background.begin()
-        ends = self._slice_ends()
-        done = self._work_through(self._engine.advance(run_id, self._continuation(ends)), ends)
-        if time.monotonic() > ends:
+        time_slice = self._time_slice()
+        tasks = self._engine.advance(run_id, self._continuation(time_slice))
+        done = self._work_through(tasks, time_slice)
+        if time_slice.has_elapsed:
             done += sum(self._serve_others(task_list)[0] for task_list in self._lists())
         return done
 
-    def _slice_ends(self) -> float:
-        return time.monotonic() + self._engine.settings.worker_time_slice
+    def _time_slice(self) -> TimeSlice:
+        return TimeSlice(self._engine.settings.worker_time_slice, self._others_wait)
+
+    def _others_wait(self) -> bool:
+        return self._engine.is_work_due(self._lists())
 
     # --- one batch ---
 
     def _work_through(
         self,
         tasks: Sequence[TaskDefinition],
-        ends: float,
+        time_slice: TimeSlice | None,
         *,
         in_chord: bool = False,
         is_guarded: bool = True,
     ) -> int:
-        """Work on claimed tasks, and on their continuations, until the batch is empty."""
+        """Work on claimed tasks, and on their continuations, until the batch is empty.
+
+        Without a slice, on the claimed tasks alone.
+        """
         ours = self.client.take(tasks)
         if not ours:
             return 0
@@ -279,8 +289,10 @@ class TaskWorker:
                     entry = None if self._stopping else batch.next()
                     if entry is not None:
                         done += self._tries.run(entry, batch)
-                    elif finished := batch.take_finished():
-                        policy = self._continuation(ends)
+                    elif batch.has_finished:
+                        # They stay in the batch, which is emptied whatever this raises.
+                        policy = self._continuation(time_slice)
+                        finished = batch.take_finished()
                         batch.add(
                             self.client.report(finished, in_chord=in_chord, continuation=policy)
                         )
@@ -291,9 +303,11 @@ class TaskWorker:
             self._usage.count(tasks[0].tenant, time.monotonic() - began)
         return done
 
-    def _continuation(self, ends: float) -> Continuation | None:
+    def _continuation(self, time_slice: TimeSlice | None) -> Continuation | None:
         settings = self._engine.settings
-        if not settings.continuation or self._stopping or time.monotonic() > ends:
+        if time_slice is None or not settings.continuation or self._stopping:
+            return None
+        if time_slice.is_over():
             return None
         if self._engine.limited_claims.apply_to(self._identity):
             return None  # the commit of a report knows nothing of limits: a claim does

@@ -77,6 +77,7 @@ _THESE = (
 _IN = "= ANY(%({})s::text[])"
 CLAIM = claims.claim_text(_DUE, _IN, skipped=_SKIPPED_COUNT, count=_DUE_COUNT)
 CLAIM_THESE = claims.claim_text(_THESE, _IN, count=f"({claims.OTHERS_WAIT})")
+ANY_DUE_OF_LISTS = claims.any_due_text(f" AND task_list_name {_IN.format('lists')}")
 
 
 def listed(values: Collection[str]) -> list[str]:

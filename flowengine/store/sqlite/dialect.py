@@ -78,6 +78,7 @@ _DUE_COUNT = (
 _IN = "IN (SELECT value FROM json_each(%({})s))"
 CLAIM = claims.claim_text(_DUE, _IN, count=_DUE_COUNT)
 CLAIM_THESE = claims.claim_text(_THESE, _IN, count=f"({claims.OTHERS_WAIT})")
+ANY_DUE_OF_LISTS = claims.any_due_text(f" AND task_list_name {_IN.format('lists')}")
 
 
 def listed(values: Collection[str]) -> str:
