@@ -87,7 +87,7 @@ def recover_lost_servers(engine: Engine, observation: Observation, death: Death)
         # Before the tries are ended: another worker may run them at once, and log it.
         log.log(
             logging.WARNING if tries else logging.DEBUG,
-            "process %s on %s %s; %d %s that it ran will run again",
+            "process %s on %s %s; %d %s that it held will run again",
             server.pid,
             server.server_name,
             reason,

@@ -33,6 +33,7 @@ from flowengine.worker.task_client import TaskClient
 log = logging.getLogger("flowengine")
 
 _END_SECONDS = 1.0  # that cancelled coroutines get to clean up when the process ends
+_FAILED_SECONDS = 1.0  # between a pass that failed and the next one
 _SHOWN = 3  # ended tries that a log line names
 _POLL_SECONDS = 0.2  # between two looks whether a shutdown has become a cold one
 
@@ -171,10 +172,10 @@ class AsyncTries:
                     return
                 ended, self._ended = self._ended, []
             try:
-                if self._running:
-                    self._probe.check(len(self._running) - 1)
                 if ended:
                     self._start(self._report(ended))
+                if self._running:
+                    self._probe.check(len(self._running) - 1)
                 self._claim()
                 if ended:
                     self._flush()
@@ -188,12 +189,17 @@ class AsyncTries:
                     ", ".join(begun.entry.task.step_path for begun in ended[:_SHOWN]) or "none",
                     extra={"action": "async_tries_failed"},
                 )
+                time.sleep(_FAILED_SECONDS)
+                with self._changed:
+                    self._ended += [begun for begun in ended if begun in self._running]
 
     def _has_work(self) -> bool:
         is_claiming = self._lists and self.room > 0 and not self._is_stopping
         return bool(self._ended or is_claiming or self._is_over)
 
     def _report(self, ended: Sequence[AsyncTry]) -> list[ClaimedTask]:
+        # First: nothing below raises, so a pass that failed can be repeated with the same tries.
+        is_limited = self._engine.limited_claims.apply_to(self._identity)
         ends = ((begun.entry, functools.partial(self._finish, begun)) for begun in ended)
         finished = [entry for entry, finish in ends if self._end(entry, finish)]
         with self._changed:
@@ -203,7 +209,7 @@ class AsyncTries:
         if not finished:
             return []
         policy = None
-        if self._engine.limited_claims.apply_to(self._identity):
+        if is_limited:
             with self._changed:  # there is room for the tasks of other wake-ups
                 self._lists |= {e.task.task_list_name: 1 for e in finished} | self._lists
         elif not self._is_stopping:

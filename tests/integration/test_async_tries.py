@@ -23,7 +23,7 @@ from flowengine.event_loop import EventLoop, LoopCall, event_loop
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
-from flowengine.worker import TaskWorker, lost_leases
+from flowengine.worker import TaskWorker, async_tries, lost_leases
 from tests.integration.engines import opened
 
 ME = WorkerIdentity("s", "a" * 32, 1)
@@ -393,6 +393,30 @@ def test_an_outcome_that_cannot_be_shown_is_reported(engine: Engine) -> None:
     event_loop().call(world.met.set)
     assert finish(worker, run) == [3]
     worker.stop(0)
+
+
+def test_a_pass_that_fails_is_repeated_with_the_tries_that_have_ended(
+    engine: Engine,
+    worker: TaskWorker,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(async_tries, "_FAILED_SECONDS", 0.0)
+    world.together = 2  # the thread that begins it leaves it
+    run = start(engine, meeting, numbers=[3])
+    drain_until(worker, lambda: worker.async_tries.is_busy)
+    apply_to, failures = engine.limited_claims.apply_to, [RuntimeError("a defect")]
+
+    def fail_once(identity: WorkerIdentity) -> bool:
+        if threading.current_thread() is worker.async_tries._thread and failures:
+            raise failures.pop()
+        return apply_to(identity)
+
+    monkeypatch.setattr(engine.limited_claims, "apply_to", fail_once)
+    event_loop().call(world.met.set)
+    assert finish(worker, run) == [3]
+    assert not failures
+    assert "a pass failed with 1 running and 1 ended ones" in caplog.text
 
 
 def test_a_process_that_ends_cancels_its_coroutines_and_releases_their_tasks(

@@ -39,5 +39,5 @@ def test_the_steps_of_a_killed_worker_run_again_though_its_heartbeat_is_not_old(
     assert run.result(timeout=20) == again
     losses = [(task.state, task.losses) for task in fleet.engine.tasks(run.id)]
     assert losses == [("failed", 0), ("completed", 1), ("completed", 0)]
-    assert "has ended; 1 step that it ran will run again" in fleet.logs()
+    assert "has ended; 1 step that it held will run again" in fleet.logs()
     assert "missed its heartbeat" not in fleet.logs()

@@ -188,4 +188,4 @@ def hold_all_children(fleet: Fleet) -> list[Run[int]]:
 
 def false_deaths(fleet: Fleet) -> int:
     """How often a worker was declared dead while it ran a step."""
-    return fleet.count_logged("that it ran will run again")
+    return fleet.count_logged("that it held will run again")

@@ -38,7 +38,7 @@ def test_ten_killed_workers_are_found_dead_by_their_locks(
         ]
         print(f"\nseconds until claimed again: {' '.join(f'{seconds:.2f}' for seconds in found)}")
         print(f"median {median(found):.2f}")
-        assert fleet.count_logged("has ended; 1 step that it ran will run again") == 10
+        assert fleet.count_logged("has ended; 1 step that it held will run again") == 10
         assert fleet.count_logged("missed its heartbeat") == 0
 
 
