@@ -2,8 +2,8 @@
 
 A task that goes to another process costs a message, a claim and the state of its run; a durable
 function is replayed there. So a slice that is over is followed by the next one while no other task
-is due: nobody would gain anything. After ten of them it ends, because the worker does not see the
-messages of other Celery applications that wait for it.
+is due: nobody would gain anything. After ten of them it ends, because messages may wait that the
+worker does not see: to evaluate another run, or of other tasks of the Celery application.
 """
 
 from __future__ import annotations
