@@ -25,6 +25,8 @@ export PYTHONDONTWRITEBYTECODE :=
 PARALLEL := -n 5 --dist loadfile --no-loadscope-reorder \
 	-o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
+COLLECT := .venv/bin/python -m pytest --collect-only -qq -n0 >/dev/null 2>&1
+
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -32,7 +34,7 @@ demo: .venv/.installed ## Run the quickstart; needs no server
 	.venv/bin/flowengine run examples/quickstart.py:word_count \
 		--input 'urls=["pages/tea", "pages/bread", "pages/sea"]'
 
-test: .venv/.installed-dev ## Run all tests, on real servers (ARGS="-k name" to choose)
+test: .venv/.compiled-tests ## Run all tests, on real servers (ARGS="-k name" to choose)
 	scripts/ensure-servers
 	TMPDIR=$(SCRATCH) .venv/bin/python -m pytest $(PARALLEL) $(ARGS)
 
@@ -115,6 +117,12 @@ clean: ## Remove the environment and everything built
 .venv/.installed-dev: pyproject.toml constraints.txt .venv/bin/pip | .venv/bin/python
 	scripts/install-package '.[dev]'
 	touch .venv/.installed $@
+
+# In a new checkout each of the five processes of a test run would compile all tests: here they are
+# compiled once, on two cores. An error of a test is reported by the run.
+.venv/.compiled-tests: .venv/.installed-dev
+	$(COLLECT) tests/integration & $(COLLECT) --ignore=tests/integration; wait
+	touch $@
 
 .venv/bin/python .venv/bin/pip &:
 	scripts/create-venv
