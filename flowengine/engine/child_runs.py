@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flowengine.authoring import OnCancel
+from flowengine.engine.adopted_child_runs import adopt_child
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import NewFact
 from flowengine.engine.control import named_actor
@@ -12,7 +13,6 @@ from flowengine.engine.forks import stage_child_fork
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.start_request import LEAVE, Parent, StartRequest, start_request
 from flowengine.engine.starter import Starter
-from flowengine.engine.taken_children import take_child
 from flowengine.errors import LimitReached, UnknownRun
 from flowengine.evaluator import RunState, TaskDefinition, cancellation
 from flowengine.evaluator.records import derived_id
@@ -113,7 +113,7 @@ class ChildRuns:
         with self._database.write() as session:
             now = session.now()
             self._programs.save(session, request.digest, request.text, now)
-            effects = take_child(session, request, request.parent, now)
+            effects = adopt_child(session, request, request.parent, now)
             if effects is None:
                 self._check_children(session, parent, request.run_id)
                 effects = stage_child_fork(session, request, request.parent, now)

@@ -29,7 +29,7 @@ from flowengine.store.database import is_unavailable
 from flowengine.store.protocol import ServerLock
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.worker.left_lines import deliver_left_lines
+from flowengine.worker.orphaned_log_lines import deliver_orphaned_log_lines
 from flowengine.worker.outage_log import outage_log
 from flowengine.worker.published_documents import DocumentPublisher
 from flowengine.worker.published_schedules import SchedulePublisher
@@ -152,7 +152,7 @@ class Heartbeat:
         try:
             self._spool.deliver(engine)  # before a job takes their tries for lost or silent
             self._publisher.publish(engine)
-            deliver_left_lines(engine)
+            deliver_orphaned_log_lines(engine)
         finally:
             for job in self._jobs:
                 job(engine)

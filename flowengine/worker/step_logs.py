@@ -28,7 +28,7 @@ from flowengine.step_logs.try_log import TryLog
 from flowengine.store import codec
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimKey
 from flowengine.worker.execution import OpenLog
-from flowengine.worker.left_lines import directory_of, portions, scope_of
+from flowengine.worker.orphaned_log_lines import directory_of, portions, scope_of
 from flowengine.worker.outage_log import outage_log
 
 log = safe_logger("flowengine")

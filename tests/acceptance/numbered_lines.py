@@ -18,7 +18,7 @@ from flowengine import current_step, event_facet, foreach, workflow
 from flowengine.assembly.embedded import close_default_engine, default_engine
 from flowengine.engine import Engine, Run
 from flowengine.settings import Settings
-from flowengine.worker.left_lines import deliver_left_lines
+from flowengine.worker.orphaned_log_lines import deliver_orphaned_log_lines
 from tests.fork_server import context
 
 WAIT = 300.0  #: seconds in which everything must be done
@@ -106,7 +106,7 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
 
 def check(engine: Engine, run: Run[Any], directory: Path) -> str:
     """Compare the log of a run with the lines that were printed; return the counts."""
-    left = deliver_left_lines(engine)
+    left = deliver_orphaned_log_lines(engine)
     found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for line in run.logs():
         n, attempt, number = line.text.split()

@@ -36,7 +36,7 @@ from flowengine.store.codec import sealed
 from flowengine.store.database import Database
 from flowengine.testing import Flow
 from flowengine.worker import TaskWorker, step_logs
-from flowengine.worker.left_lines import deliver_left_lines, directory_of, scope_of
+from flowengine.worker.orphaned_log_lines import deliver_orphaned_log_lines, directory_of, scope_of
 from tests.integration.engines import opened, watched
 
 KEYS = "0123456789abcdef0123456789abcdef"
@@ -408,10 +408,10 @@ def test_lines_of_a_dead_process_are_stored_once_by_another(
         left_by_a_dead_process(work.engine, run.id, task_id)
         (file,) = directory_of(work.engine.settings).iterdir()
         content = file.read_bytes()
-        assert deliver_left_lines(work.engine) == 1
+        assert deliver_orphaned_log_lines(work.engine) == 1
         assert [line.text for line in run.logs()] == ["its last words"]
         file.write_bytes(content)  # it died before it removed the file
-        assert deliver_left_lines(work.engine) == 1
+        assert deliver_orphaned_log_lines(work.engine) == 1
         assert [line.text for line in run.logs()] == ["its last words"]
         assert list(directory_of(work.engine.settings).iterdir()) == []
 
@@ -420,8 +420,8 @@ def test_lines_for_another_database_are_left_alone(database_url: str, tmp_path: 
     with working(f"sqlite:///{tmp_path}/other.db", tmp_path) as other:
         left_by_a_dead_process(other.engine, "r" * 32, "t" * 32)
         with working(database_url, tmp_path) as work:
-            assert deliver_left_lines(work.engine) == 0
-        assert deliver_left_lines(other.engine) == 1
+            assert deliver_orphaned_log_lines(work.engine) == 0
+        assert deliver_orphaned_log_lines(other.engine) == 1
 
 
 def test_a_file_that_cannot_be_read_stops_none_behind_it(
@@ -432,7 +432,7 @@ def test_a_file_that_cannot_be_read_stops_none_behind_it(
         (good,) = directory_of(work.engine.settings).iterdir()
         bad = good.with_name(f"{scope_of(work.engine)}-0-0-x.lines")
         bad.write_text("!encoded by a codec that this process does not have\n")
-        assert deliver_left_lines(work.engine) == 1
+        assert deliver_orphaned_log_lines(work.engine) == 1
         assert [path.suffix for path in good.parent.iterdir()] == [".undeliverable"]
         assert "cannot be read" in caplog.text
 
@@ -452,7 +452,7 @@ def test_a_payload_codec_encodes_lines_on_disk_and_in_the_database(
         assert b"last words" not in file.read_bytes()
         with open(file, "ab") as torn:
             torn.write(file.read_bytes()[:40])  # a second line, which the kill has cut off
-        assert deliver_left_lines(work.engine) == 1
+        assert deliver_orphaned_log_lines(work.engine) == 1
         ((_, body),) = chunks_of(work.engine.database, "t" * 32)
         assert [line.text for line in lines_of(unsealed(body), 1)] == ["its last words"]
 

@@ -28,10 +28,10 @@ from hashlib import blake2b
 from typing import Any, Self
 
 from flowengine.authoring.current_function import running
+from flowengine.authoring.functions.call_numbers import CallNumbers
 from flowengine.authoring.functions.durable_function import DurableFunction
 from flowengine.authoring.functions.loop import FunctionLoop, FunctionTimer, Spinning
 from flowengine.authoring.functions.loop_refusals import explained
-from flowengine.authoring.functions.numbering import CallNumbers
 from flowengine.authoring.functions.pending_calls import CallFuture, PendingCall
 from flowengine.authoring.functions.rebuilt_errors import RebuiltErrors, record_of
 from flowengine.authoring.functions.unawaited import UnawaitedCalls, never_awaited

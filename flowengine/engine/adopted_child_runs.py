@@ -20,7 +20,7 @@ _GOES_ON = (RunState.RUNNING, RunState.HELD)
 _FACTS = 1_000  # of a run, that are searched for a cancellation
 
 
-def take_child(
+def adopt_child(
     session: Session, request: StartRequest, parent: Parent, now: int
 ) -> CommitEffects | None:
     """Let a step wait for a run that exists; None: there is none that it may take.

@@ -31,7 +31,7 @@ def scope_of(engine: Engine) -> str:
     return blake2b(engine.database.name.encode(), digest_size=4).hexdigest()
 
 
-def deliver_left_lines(engine: Engine) -> int:
+def deliver_orphaned_log_lines(engine: Engine) -> int:
     """Store the lines of processes of this machine that have ended; return the number of chunks.
 
     Raises if the database is unreachable. A file that cannot be read stops none behind it.
