@@ -80,7 +80,8 @@ class Settings:
     #: Seconds without the database after which a worker, of Celery or of `flowengine work`, ends
     #: with exit code 1, when what it runs has ended. 0: it waits for the database, however long.
     alone_patience: float = 0.0
-    #: Seconds a worker claims tasks for one wake-up before it yields to other messages.
+    #: Seconds a worker claims tasks for one wake-up before it yields to other messages; up to ten
+    #: times as long while no other task is due.
     worker_time_slice: float = 0.1
     #: Maximum number of tasks claimed at once, for facets that are measured as quick. Tasks of
     #: one chord message may exceed it. 1 disables batches.

@@ -23,6 +23,10 @@ class ConnectionPool(QueuePool):
         super().dispose()
 
     def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
-        super()._do_return_conn(record)
         if self._disposed_in == os.getpid():
+            record.close()  # put back closed: a thread that waits for it opens it again
+            super()._do_return_conn(record)
+            return
+        super()._do_return_conn(record)
+        if self._disposed_in == os.getpid():  # since the check above
             super().dispose()

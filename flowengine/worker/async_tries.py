@@ -198,7 +198,7 @@ class AsyncTries:
         return bool(self._ended or is_claiming or self._is_over)
 
     def _report(self, ended: Sequence[AsyncTry]) -> list[ClaimedTask]:
-        # First: nothing below raises, so a pass that failed can be repeated with the same tries.
+        # First: it may raise, and the pass is then repeated with the same tries.
         is_limited = self._engine.limited_claims.apply_to(self._identity)
         ends = ((begun.entry, functools.partial(self._finish, begun)) for begun in ended)
         finished = [entry for entry, finish in ends if self._end(entry, finish)]

@@ -120,6 +120,7 @@ class InPlaceCalls:
         self._find = find
         self._engine, self._task, self._function = engine, task, function
         self._beat, self._open_log, self._policy = beat, open_log, policy
+        # A single one: the function is told of timers and answers when its next activation begins.
         self._time_slice = policy.time_slice() if policy is not None else None
         self._unrecorded: list[Step] = []  #: calls that were made, in order
         self._has_effects = False  #: whether one of them must be recorded before anything follows

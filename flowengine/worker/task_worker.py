@@ -73,7 +73,7 @@ class TaskWorker:
             breakers or CircuitBreakers(settings),
             show,
             names=names,
-            time_slice=self._time_slice,
+            time_slice=self._single_slice,
             flush=flush,
             find=find,
             storable=storable,
@@ -184,7 +184,7 @@ class TaskWorker:
         """
         self._background.begin()
         # Never prolonged: the callback of the chord waits for its headers.
-        time_slice = TimeSlice(self._engine.settings.chord_time_slice, lambda: True)
+        time_slice = TimeSlice(self._engine.settings.chord_time_slice)
         left, done, is_notified = list(task_ids), 0, False
         serves_others, is_limited = True, False
         fruitless: set[str] = set()  # quick facets of which no task could be claimed
@@ -236,7 +236,7 @@ class TaskWorker:
             claim = self._claim(task_list)
             if claim.passed_over:
                 self._engine.notifier.notify({task_list: claim.passed_over})
-            done += self._work_through(claim.tasks, self._time_slice())
+            done += self._work_through(claim.tasks, self._single_slice())
             if not claim.tasks or claim.tasks[0].tenant == heaviest:
                 break
             is_found = True
@@ -260,6 +260,9 @@ class TaskWorker:
 
     def _time_slice(self) -> TimeSlice:
         return TimeSlice(self._engine.settings.worker_time_slice, self._others_wait)
+
+    def _single_slice(self) -> TimeSlice:
+        return TimeSlice(self._engine.settings.worker_time_slice)
 
     def _others_wait(self) -> bool:
         return self._engine.is_work_due(self._lists())
@@ -307,10 +310,10 @@ class TaskWorker:
         settings = self._engine.settings
         if time_slice is None or not settings.continuation or self._stopping:
             return None
-        if time_slice.is_over():
-            return None
         if self._engine.limited_claims.apply_to(self._identity):
             return None  # the commit of a report knows nothing of limits: a claim does
+        if time_slice.is_over():
+            return None
         return Continuation(
             self._identity,
             self._sizing,

@@ -1,9 +1,10 @@
 """Time slices: how long a worker goes on with the tasks that its own reports make ready.
 
 A task that goes to another process costs a message, a claim and the state of its run; a durable
-function is replayed there. So a slice that is over is followed by the next one while no other task
-is due: nobody would gain anything. After ten of them it ends, because messages may wait that the
-worker does not see: to evaluate another run, or of other tasks of the Celery application.
+function is replayed there. So a slice may be followed by the next one while no other task is due:
+nobody would gain anything. After ten of them it ends, because messages may wait that the worker
+does not see: to evaluate another run, or of other tasks of the Celery application. After a task
+that took longer than a slice it ends too: the cost of a move is small beside it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ class TimeSlice:
     def __init__(
         self,
         seconds: float,
-        others_wait: Callable[[], bool],
+        others_wait: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`others_wait` is called when the seconds are over: True ends the slice."""
+        """`others_wait` is called when the seconds are over; without it no other slice follows."""
         now = clock()
         self._seconds, self._others_wait, self._clock = seconds, others_wait, clock
         self._ends, self._last_end = now + seconds, now + _MOST * seconds
@@ -38,7 +39,8 @@ class TimeSlice:
         now = self._clock()
         if now <= self._ends:
             return False
-        if now > self._last_end or self._others_wait():
+        is_late = now > min(self._ends + self._seconds, self._last_end)
+        if is_late or self._others_wait():
             self._last_end = self._ends  # for good
             return True
         self._ends = min(now + self._seconds, self._last_end)

@@ -405,14 +405,14 @@ def test_a_pass_that_fails_is_repeated_with_the_tries_that_have_ended(
     world.together = 2  # the thread that begins it leaves it
     run = start(engine, meeting, numbers=[3])
     drain_until(worker, lambda: worker.async_tries.is_busy)
-    apply_to, failures = engine.limited_claims.apply_to, [RuntimeError("a defect")]
+    report, failures = worker.async_tries._report, [RuntimeError("a defect")]
 
-    def fail_once(identity: WorkerIdentity) -> bool:
-        if threading.current_thread() is worker.async_tries._thread and failures:
+    def fail_once(ended: Any) -> Any:
+        if failures:
             raise failures.pop()
-        return apply_to(identity)
+        return report(ended)
 
-    monkeypatch.setattr(engine.limited_claims, "apply_to", fail_once)
+    monkeypatch.setattr(worker.async_tries, "_report", fail_once)
     event_loop().call(world.met.set)
     assert finish(worker, run) == [3]
     assert not failures

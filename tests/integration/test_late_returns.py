@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import event
+from sqlalchemy import create_engine, event
 from sqlalchemy.pool import Pool
 
 from flowengine.store import Database
+from flowengine.store.connection_pool import ConnectionPool
+from tests.integration.threads import wait_until
 from tests.servers import PostgresServer
 
 
@@ -79,6 +84,24 @@ def test_a_connection_that_returns_before_its_pool_is_replaced_is_closed(
     database.close()
 
 
+def test_a_thread_that_waits_for_a_disposed_pool_gets_the_next_connection(tmp_path: Path) -> None:
+    engine = create_engine(
+        f"sqlite:///{tmp_path}/x.db", poolclass=ConnectionPool, pool_size=1, max_overflow=0
+    )
+    used, pool = engine.raw_connection(), engine.pool
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(pool.connect)
+        wait_until(lambda: pool._pool.not_empty._waiters, "the thread waits")  # type: ignore[attr-defined]
+        engine.dispose()
+        used.close()
+        got = waiting.result(pool.timeout() / 2)  # type: ignore[attr-defined]
+    driver = got.driver_connection
+    got.close()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        driver.execute("SELECT 1")
+    engine.dispose()
+
+
 def test_connections_are_used_again_while_the_database_is_open(url: str) -> None:
     database = Database(url)
     seen = set()
@@ -91,10 +114,13 @@ def test_connections_are_used_again_while_the_database_is_open(url: str) -> None
     database.close()
 
 
-def test_a_forked_child_does_not_end_the_session_of_its_parent(url: str) -> None:
+@pytest.mark.parametrize("is_disposed", [False, True])
+def test_a_forked_child_does_not_end_the_session_of_its_parent(url: str, is_disposed: bool) -> None:
     database = Database(url)
     used = database.autocommit()
     session = used.__enter__()
+    if is_disposed:
+        database.engine.dispose()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads of other tests
         child = os.fork()
