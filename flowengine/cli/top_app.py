@@ -124,8 +124,11 @@ class TopApp(App[None]):
 
     @property
     def _has_screen(self) -> bool:
-        """Whether there is something to show on: a read may end after the screen was taken down."""
-        return bool(self.screen_stack) and bool(self.query("#title"))
+        """Whether there is something to show on.
+
+        A read may end, and the message of a widget may arrive, after the screen was taken down.
+        """
+        return bool(self.screen_stack) and all(map(self.query, ("#title", "#runs", "RichLog")))
 
     def show(self, overview: Overview, log: RunLog | None, lines: Sequence[Text]) -> None:
         if not self._has_screen:
@@ -200,11 +203,11 @@ class TopApp(App[None]):
     # --- keys ---
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        if event.data_table.id == "runs":
+        if event.data_table.id == "runs" and self._has_screen:
             self._follow()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        if event.data_table.id == "workflows":
+        if event.data_table.id == "workflows" and self._has_screen:
             self._workflow = self._chosen("workflows")
             self.look()
 
@@ -221,7 +224,8 @@ class TopApp(App[None]):
         self.look()
 
     def on_input_submitted(self) -> None:
-        self._close_filter()
+        if self._has_screen:
+            self._close_filter()
 
     def action_show_all(self) -> None:
         self._workflow = ""

@@ -17,6 +17,7 @@ from textual.coordinate import Coordinate
 from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, RichLog, Static
+from textual.widgets.data_table import RowKey
 
 from flowengine import event_facet, workflow
 from flowengine.cli import main
@@ -228,6 +229,23 @@ def test_keys_that_arrive_together_with_the_one_of_the_filter_are_its_text(flow:
         await until(pilot, lambda: column(app, "runs", 1) == ["etl.daily"], "the filtered run")
 
     driven(flow, steps)
+
+
+def test_messages_of_tables_may_arrive_after_the_screen_was_taken_down(flow: Flow) -> None:
+    start(flow, daily, 1)
+    left: list[tuple[TopApp, DataTable.RowHighlighted, DataTable.RowSelected]] = []
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: len(column(app, "runs")) == 1, "the run")
+        runs, flows = (app.query_one(f"#{name}", DataTable) for name in ("runs", "workflows"))
+        row = RowKey("any")
+        left.append((app, runs.RowHighlighted(runs, 0, row), flows.RowSelected(flows, 0, row)))
+
+    driven(flow, steps)
+    ((app, highlighted, selected),) = left
+    app.on_data_table_row_highlighted(highlighted)
+    app.on_data_table_row_selected(selected)
+    app.on_input_submitted()
 
 
 def test_text_of_runs_is_neither_markup_nor_an_escape_sequence(flow: Flow) -> None:
