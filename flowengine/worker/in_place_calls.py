@@ -29,7 +29,6 @@ from flowengine.worker.batch import BatchSizing
 from flowengine.worker.call_timeouts import CallTimeouts
 from flowengine.worker.execution import Attempt, OpenLog
 from flowengine.worker.handlers import FindHandler, NameSet
-from flowengine.worker.time_slice import TimeSlice
 
 #: Calls without effects that one statement records.
 MAX_UNRECORDED = 50
@@ -44,7 +43,7 @@ class InPlacePolicy:
         names: Callable[[], Sequence[str]],
         lists: Callable[[], Collection[str]],
         max_wait: float,
-        time_slice: Callable[[], TimeSlice],
+        time_slice: float,
     ) -> None:
         """`max_wait` seconds may pass before the unstarted tasks of a batch are released."""
         self.sizing, self._names, self._lists = sizing, names, lists
@@ -120,8 +119,7 @@ class InPlaceCalls:
         self._find = find
         self._engine, self._task, self._function = engine, task, function
         self._beat, self._open_log, self._policy = beat, open_log, policy
-        # A single one: the function is told of timers and answers when its next activation begins.
-        self._time_slice = policy.time_slice() if policy is not None else None
+        self._ends = time.monotonic() + (policy.time_slice if policy else 0.0)
         self._unrecorded: list[Step] = []  #: calls that were made, in order
         self._has_effects = False  #: whether one of them must be recorded before anything follows
         self.recorded = 0
@@ -133,9 +131,9 @@ class InPlaceCalls:
             calls = calls if first is None else calls[:first]
         if not calls:
             return 0
-        if self._policy is None or self._time_slice is None or self._task.losses:
+        if self._policy is None or self._task.losses or time.monotonic() > self._ends:
             return leading_steps(calls)
-        return leading_steps(calls) if self._time_slice.is_over() else self._policy.leading(calls)
+        return self._policy.leading(calls)
 
     def make(
         self, call: FunctionCall, code: Any, expire: Callable[[Failed], object]

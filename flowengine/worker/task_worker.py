@@ -73,7 +73,6 @@ class TaskWorker:
             breakers or CircuitBreakers(settings),
             show,
             names=names,
-            time_slice=self._single_slice,
             flush=flush,
             find=find,
             storable=storable,

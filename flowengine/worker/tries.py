@@ -35,7 +35,6 @@ from flowengine.worker.kept_functions import KeptFunctions
 from flowengine.worker.run_ahead import RunAhead
 from flowengine.worker.step_logs import StepLogs
 from flowengine.worker.task_client import TaskClient
-from flowengine.worker.time_slice import TimeSlice
 
 log = logging.getLogger("flowengine")
 
@@ -61,7 +60,6 @@ class Tries:
         show: Show | None,
         *,
         names: Callable[[], Sequence[str]],
-        time_slice: Callable[[], TimeSlice],
         flush: Callable[[], object],
         find: FindHandler = event_facet_named,
         storable: Storable | None = None,
@@ -74,7 +72,10 @@ class Tries:
         self._logs, self._open_log = logs, None if logs is None else logs.open
         self._find, self._storable = find, storable or self._stored
         self._claimed_tasks = client.claimed
-        policy = InPlacePolicy(*(sizing, names, lists, engine.settings.batch_max_wait, time_slice))
+        policy = InPlacePolicy(
+            *(sizing, names, lists, engine.settings.batch_max_wait),
+            engine.settings.worker_time_slice,
+        )
         self.kept_functions = KeptFunctions(engine.settings.kept_functions)
         self._activations = Activations(engine, find, policy, self.kept_functions)
         self.check_activations = self._activations.probe.check

@@ -24,7 +24,6 @@ from flowengine.program.nodes import FacetKind
 from flowengine.worker.activations import Activations
 from flowengine.worker.batch import BatchSizing
 from flowengine.worker.in_place_calls import LeaseLost
-from flowengine.worker.time_slice import TimeSlice
 
 NAME = "Roam@1"
 _FLAKY = RetryPolicy(attempts=3, first_wait=0.2)
@@ -77,13 +76,10 @@ _HANDLERS: dict[str, Any] = {
 class _Lots:
     """Draws which of the first calls are made in place."""
 
-    timeouts = None
+    time_slice, timeouts = 3_600.0, None
 
     def __init__(self, lots: random.Random) -> None:
         self._lots, self.sizing = lots, BatchSizing(1.0)
-
-    def time_slice(self) -> TimeSlice:
-        return TimeSlice(3_600.0, lambda: False)
 
     def leading(self, calls: Sequence[FunctionCall]) -> int:
         events = itertools.takewhile(lambda one: one.kind is CallKind.EVENT, calls)

@@ -20,7 +20,6 @@ from flowengine.worker.time_slice import TimeSlice
 from tests.integration.engines import MovedClock, cut_off, one, opened
 from tests.integration.functions.test_kept_functions import begun, counted
 from tests.integration.functions.workers import WITH_TASKS, Worked, worked
-from tests.servers import PostgresServer
 
 
 class Ticks:
@@ -113,7 +112,8 @@ def test_few_tasks_that_are_due_later_do_not_wait_and_many_are_not_read(
         assert engine.is_work_due(lists), "the first hundred do not tell"
 
 
-def test_the_query_reads_a_hundred_entries_of_the_index_at_most(engine: Engine) -> None:
+def test_the_query_reads_a_hundred_entries_of_the_index_at_most(on_postgres: Engine) -> None:
+    engine = on_postgres
     engine.start_many(one(), "Flow", [{}] * 600)
     queries = [
         (claims._ANY_DUE, {}),
@@ -129,17 +129,10 @@ def test_the_query_reads_a_hundred_entries_of_the_index_at_most(engine: Engine) 
         assert max(read) == 101
 
 
-def test_a_database_that_cannot_be_asked_ends_the_slice(engine: Engine) -> None:
+def test_a_database_that_cannot_be_asked_ends_the_slice(on_postgres: Engine) -> None:
+    engine = on_postgres
     with engine.database.keep_connection():
         assert not engine.is_work_due([])
         cut_off(engine)
         assert engine.is_work_due([])
         assert not engine.is_work_due([]), "it is back"
-
-
-@pytest.fixture
-def engine(postgres: PostgresServer) -> Iterator[Engine]:
-    url = postgres.new_database()
-    with opened(url) as engine:
-        yield engine
-    postgres.drop_database(url)
