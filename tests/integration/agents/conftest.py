@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from flowengine.settings import Settings
 from tests.integration.agents.clerks import Office, office
 from tests.servers import PostgresServer
 
@@ -45,8 +46,9 @@ def small_desk() -> Iterator[Office]:
 
 @pytest.fixture
 def on_server(postgres: PostgresServer, with_schema: str) -> Iterator[Office]:
-    """One for promises about PostgreSQL alone."""
+    """One for promises about PostgreSQL alone. No statement of it depends on the time it takes."""
     url = postgres.new_database(with_schema)
-    with office(url) as desk:
+    settings = Settings(heartbeat_interval=3_600, worker_time_slice=60)
+    with office(url, settings=settings) as desk:
         yield desk
     postgres.drop_database(url)
