@@ -166,7 +166,8 @@ def test_a_hundred_reloads_leak_no_descriptor_and_change_no_run_under_way(
     before = len(os.listdir("/proc/self/fd"))
     for number in range(1, 101):
         reload(number)
-    assert len(os.listdir("/proc/self/fd")) == before
+    # Not equal: descriptors of an earlier test may be closed meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= before
     newest = flow.engine.start("etl.daily", {"day": "2026-11-16"})
     assert {task.flow_id for run in runs for task in flow.engine.tasks(run.id)} == programs
     assert {task.flow_id for task in flow.engine.tasks(newest.id)}.isdisjoint(programs)
