@@ -13,7 +13,7 @@ from typing import Any
 
 from flowengine.program.nodes import Location
 
-_OURS = __name__.rpartition(".")[0] + "."
+_OURS = str(PurePath(__file__).parent) + os.sep
 _PACKAGE = str(PurePath(__file__).parent.parent) + os.sep
 
 
@@ -40,8 +40,8 @@ def user_frame() -> FrameType | None:
     ``map``-like callbacks), whose lines do not help the author.
     """
     frame: FrameType | None = sys._getframe(1)
-    # Without a call for each frame: every call of a durable function is located.
-    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith(_OURS):
+    # Without a call of Python for each frame: every call of a durable function is located.
+    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
     nearest = frame
     while frame is not None and _module(frame).partition(".")[0] in sys.stdlib_module_names:

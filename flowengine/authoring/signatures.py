@@ -6,6 +6,7 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pydantic
@@ -35,6 +36,20 @@ class Signature:
     parameters: tuple[Parameter, ...]
     result: Annotation
 
+    @cached_property
+    def _by_place(self) -> list[str]:
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        return [p.name for p in self.parameters if p.kind is not keyword]
+
+    @cached_property
+    def _by_name(self) -> list[str]:
+        positional = inspect.Parameter.POSITIONAL_ONLY
+        return [p.name for p in self.parameters if p.kind is not positional]
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(p.name for p in self.parameters)
+
     def fields(self) -> tuple[Field, ...]:
         """Return the parameters as fields of the program."""
         return tuple(
@@ -53,10 +68,7 @@ class Signature:
 
         Python's own binding stops at the first problem.
         """
-        by_place = [p.name for p in self.parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
-        by_name = [
-            p.name for p in self.parameters if p.kind is not inspect.Parameter.POSITIONAL_ONLY
-        ]
+        by_place, by_name = self._by_place, self._by_name
         given = dict(zip(by_place, args, strict=False))
         problems = []
         if len(args) > len(by_place):
@@ -108,8 +120,9 @@ class Signature:
 
     def read(self, data: Mapping[str, Json]) -> tuple[tuple[list[Any], dict[str, Any]], list[str]]:
         """Return the Python call for stored arguments, and all problems."""
-        names = {p.name for p in self.parameters}
-        problems = [f"{name!r} is unknown" for name in data if name not in names]
+        problems = []
+        if not self._names.issuperset(data):
+            problems = [f"{name!r} is unknown" for name in data if name not in self._names]
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for p in self.parameters:

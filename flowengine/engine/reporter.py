@@ -227,15 +227,17 @@ class Reporter:
 
         A worker calls this as part of the try, which its timeout ends.
         """
-        if isinstance(outcome, Failed):
-            return self._limited(outcome)
-        if isinstance(outcome, ActivationEnded):
-            return self._storable_activation(facet, program_hash, outcome)
-        if not isinstance(outcome, Succeeded) or outcome.is_checked:
+        if not isinstance(outcome, Succeeded):
+            if isinstance(outcome, Failed):
+                return self._limited(outcome)
+            if isinstance(outcome, ActivationEnded):
+                return self._storable_activation(facet, program_hash, outcome)
+            return outcome
+        if outcome.is_checked:
             return outcome
         result: Mapping[str, Json] = outcome.result
         try:
-            if not isinstance(result, Mapping):  # of a poller, which is not typed
+            if type(result) is not dict and not isinstance(result, Mapping):  # of a poller
                 result = {OF_PYTHON: result}
             declared = self.declared(facet, program_hash)
             if declared is not None:

@@ -27,6 +27,8 @@ _REFERENCE, _ESCAPED = "$payload", "$escaped"
 #: Types whose values are read back as they are written. No float: JSON has no infinity.
 _EXACT = frozenset({str, int, bool, type(None)})
 _TEXT = frozenset({str})
+_CHARACTER_BYTES = 12  #: of one that JSON in ASCII escapes as two halves
+_LARGE, _NUMBER_BYTES = 1 << 63, 20  #: bytes of a smaller integer, at most
 
 
 #: ASCII, because databases refuse a NUL or half a surrogate pair.
@@ -101,6 +103,12 @@ def plain(value: Json) -> Json:
 
 def check_value(what: str, value: Json, limit: int, depth: int = MAX_DEPTH) -> None:
     """Refuse a value that is not JSON, too large or too deep; `what` names it in the error."""
+    kind = type(value)
+    if kind is str:
+        if len(value) * _CHARACTER_BYTES + 2 <= limit:
+            return
+    elif (kind in _EXACT and -_LARGE < (value or 0) < _LARGE) and limit >= _NUMBER_BYTES:
+        return
     try:
         size = len(dump(value))
     except (TypeError, ValueError, RecursionError):

@@ -32,6 +32,9 @@ from flowengine.worker.try_errors import ends_thread, failed
 C = TypeVar("C", bound=LoopCall)
 
 OpenLog = Callable[[TaskDefinition], TryLog]
+_NO_PERMIT = nullcontext()
+#: Types of most results. `inspect.isawaitable` takes as long as the call of a small facet.
+_NOT_AWAITABLE = frozenset({bool, dict, float, int, list, str, type(None)})
 
 
 def execute_try(
@@ -95,7 +98,7 @@ class Attempt:
             except BaseException as problem:
                 ended = self._ended(functools.partial(_raise, problem))
             else:
-                if inspect.isawaitable(returned):
+                if type(returned) not in _NOT_AWAITABLE and inspect.isawaitable(returned):
                     return submit(returned)
                 ended = self._ended(lambda: returned)
         return self._outcome(ended)
@@ -108,7 +111,7 @@ class Attempt:
 
     def drop(self) -> None:
         """Leave the try without an outcome: its lease is lost, or its task is released."""
-        with suppress(asyncio.CancelledError), self._permit or nullcontext():
+        with suppress(asyncio.CancelledError), self._permit or _NO_PERMIT:
             raise asyncio.CancelledError
 
     def _ended(self, result: Callable[[], Any]) -> Outcome | WorkflowCall | TurnCall:
@@ -121,7 +124,7 @@ class Attempt:
     def _end_of(self, result: Callable[[], Any]) -> Outcome | WorkflowCall | TurnCall:
         facet = self._facet
         try:
-            with self._permit or nullcontext():
+            with self._permit or _NO_PERMIT:
                 returned = result()
                 assert facet is not None
                 written = facet.written(returned)

@@ -38,6 +38,11 @@ def acall(facet: Decorated[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Corou
     activation = current_activation()
     if activation is None:
         return _plain(facet.plain, *args, **kwargs)
+    return pending_call(activation, _callee(facet), args, kwargs)
+
+
+@lru_cache(maxsize=1_000)
+def _callee(facet: Decorated[..., Any]) -> Callee:
     definition = facet.definition
     if definition.kind is FacetKind.FACET:
         raise FunctionMisuse(
@@ -46,10 +51,9 @@ def acall(facet: Decorated[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Corou
         )
     kind = CallKind.EVENT if definition.kind is FacetKind.EVENT else CallKind.RUN
     read = definition.signature.result.read
-    callee = Callee(
+    return Callee(
         kind, definition.name, read, definition, facet, facet.call_mixins, facet.step_name
     )
-    return pending_call(activation, callee, args, kwargs)
 
 
 def step(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
