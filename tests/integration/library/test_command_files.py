@@ -15,7 +15,7 @@ import pytest
 from flowengine import Retry, event_facet, workflow
 from flowengine.assembly.embedded import Embedded
 from flowengine.errors import CommandFailed, TryCancelled
-from flowengine.library import end_left_commands, sh
+from flowengine.library import command_files, end_left_commands, sh
 from flowengine.library.command_files import CommandFile, end_left
 from flowengine.library.processes import Command, execute
 from flowengine.settings import Settings
@@ -81,6 +81,7 @@ class Earlier:
         assert self.is_alive()
         for name in names:
             os.kill(self.processes[name], signal.SIGKILL)
+        until(lambda: not any(lives(self.processes[name]) for name in names))
 
     def is_alive(self) -> bool:
         return any(map(lives, self.pids))
@@ -156,6 +157,13 @@ def test_nothing_is_left_when_keepers_are_killed(keepers: tuple[str, ...], tmp_p
         assert not any(map(lives, killed))
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many processes there are, one pass has the time to look at all of them."""
+    monkeypatch.setattr(command_files, "_LEFT", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_worker_that_starts_kills_what_killed_keepers_have_left(tmp_path: Path) -> None:
     with began(tmp_path) as earlier:
         end_left(earlier.files)
@@ -181,6 +189,7 @@ def test_a_worker_that_lives_kills_what_a_killed_worker_and_its_keepers_have_lef
         until(lambda: not earlier.is_alive())
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_try_is_lost_when_the_commands_of_its_pool_child_are_ended(tmp_path: Path) -> None:
     """The next try may begin as soon as the loss is reported, on any machine."""
     settings = Settings(
