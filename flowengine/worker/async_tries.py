@@ -28,6 +28,7 @@ from flowengine.worker.claimed_tasks import ClaimedTask, ClaimEvent, ClaimState
 from flowengine.worker.execution import Attempt
 from flowengine.worker.handlers import FindHandler
 from flowengine.worker.loop_probe import LoopProbe
+from flowengine.worker.outage_log import outage_log
 from flowengine.worker.task_client import TaskClient
 
 log = logging.getLogger("flowengine")
@@ -64,6 +65,7 @@ class AsyncTries:
         self._find = find
         self._limit = limit or engine.settings.async_concurrency
         self._blocked_seconds = engine.settings.async_blocked_seconds
+        self._outages = outage_log(engine.settings.database_url)
         self._changed = threading.Condition()
         self._places: set[ClaimedTask] = set()  #: one for each try that has begun
         self._running: set[AsyncTry] = set()  #: adopted
@@ -179,19 +181,23 @@ class AsyncTries:
                 self._claim()
                 if ended:
                     self._flush()
-            except Exception:  # it must go on: nobody else reports these tries
-                log.exception(
-                    "async tries of pid %d: a pass failed with %d running and %d ended ones, among "
-                    "these %s; tasks that it has not claimed wait for the next wake-up",
-                    self._identity.pid,
-                    len(self._running),
-                    len(ended),
-                    ", ".join(begun.entry.task.step_path for begun in ended[:_SHOWN]) or "none",
-                    extra={"action": "async_tries_failed"},
-                )
+            except Exception as problem:  # it must go on: nobody else reports these tries
+                if not self._outages.note(problem):
+                    self._log_failure(ended)
                 time.sleep(_FAILED_SECONDS)
                 with self._changed:
                     self._ended += [begun for begun in ended if begun in self._running]
+
+    def _log_failure(self, ended: Sequence[AsyncTry]) -> None:
+        log.exception(
+            "async tries of pid %d: a pass failed with %d running and %d ended ones, among these "
+            "%s; the next pass repeats it",
+            self._identity.pid,
+            len(self._running),
+            len(ended),
+            ", ".join(begun.entry.task.step_path for begun in ended[:_SHOWN]) or "none",
+            extra={"action": "async_tries_failed"},
+        )
 
     def _has_work(self) -> bool:
         is_claiming = self._lists and self.room > 0 and not self._is_stopping
@@ -264,9 +270,14 @@ class AsyncTries:
                 task_list = next(iter(self._lists))  # in turns
                 wake = self._lists.pop(task_list)
             names = self._async_names()
-            claim = self._engine.claim_batch(
-                names, task_list, self._identity, most=room, quick=names, after=self._tenant
-            )
+            try:
+                claim = self._engine.claim_batch(
+                    names, task_list, self._identity, most=room, quick=names, after=self._tenant
+                )
+            except BaseException:
+                with self._changed:  # the next pass claims from it
+                    self._lists.setdefault(task_list, wake)
+                raise
             if claim.tasks:
                 self._tenant = claim.tasks[-1].tenant
             if claim.is_more:

@@ -24,7 +24,9 @@ from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
 from flowengine.worker import TaskWorker, async_tries, lost_leases
+from flowengine.worker.outage_log import OutageLog
 from tests.integration.engines import opened
+from tests.integration.threads import wait_until
 
 ME = WorkerIdentity("s", "a" * 32, 1)
 SECONDS = 20
@@ -417,6 +419,43 @@ def test_a_pass_that_fails_is_repeated_with_the_tries_that_have_ended(
     assert finish(worker, run) == [3]
     assert not failures
     assert "a pass failed with 1 running and 1 ended ones" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("problem", "line"),
+    [
+        (RuntimeError("a defect"), "a pass failed with 1 running and 0 ended ones"),
+        (ConnectionResetError("away"), "an outage of the database begins"),
+    ],
+    ids=["defect", "outage"],
+)
+def test_a_claim_that_fails_is_repeated_without_another_wake_up(
+    engine: Engine,
+    worker: TaskWorker,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    problem: Exception,
+    line: str,
+) -> None:
+    monkeypatch.setattr(async_tries, "_FAILED_SECONDS", 0.0)
+    monkeypatch.setattr(worker.async_tries, "_outages", OutageLog())
+    world.together = 2
+    first = start(engine, meeting, numbers=[1])
+    drain_until(worker, lambda: worker.async_tries.is_busy)
+    claim, failures = engine.claim_batch, [problem]
+
+    def fail_once(*given: Any, **options: Any) -> Any:
+        if failures and threading.current_thread().name == "flowengine-async-tries":
+            raise failures.pop()
+        return claim(*given, **options)
+
+    monkeypatch.setattr(engine, "claim_batch", fail_once)
+    second = start(engine, meeting, numbers=[2])
+    worker.drain("default")  # it leaves the task list to the thread
+    wait_until(lambda: not failures and first.info().is_final, "the two have met")
+    assert finish(worker, first) == [1]
+    assert finish(worker, second) == [2]
+    assert line in caplog.text
 
 
 def test_a_process_that_ends_cancels_its_coroutines_and_releases_their_tasks(
