@@ -17,7 +17,6 @@ from typing import Any
 
 from flowengine.authoring import event_facet_named
 from flowengine.engine import Engine
-from flowengine.engine.staging import AheadRun
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Lost, Outcome
 from flowengine.event_loop import event_loop
@@ -25,6 +24,7 @@ from flowengine.store.claims import WorkerIdentity
 from flowengine.worker.async_try import AsyncTry
 from flowengine.worker.child_starts import ChildNotStarted
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimEvent, ClaimState
+from flowengine.worker.continuations import AsyncContinuation
 from flowengine.worker.execution import Attempt
 from flowengine.worker.handlers import FindHandler
 from flowengine.worker.loop_probe import LoopProbe
@@ -219,7 +219,7 @@ class AsyncTries:
             with self._changed:  # there is room for the tasks of other wake-ups
                 self._lists |= {e.task.task_list_name: 1 for e in finished} | self._lists
         elif not self._is_stopping:
-            policy = _Continuation(self._identity, self.room, self.is_async)
+            policy = AsyncContinuation(self._identity, self.room, self.is_async)
         return self._client.report(finished, continuation=policy)
 
     def _end(self, entry: ClaimedTask, finish: Callable[[], bool]) -> bool:
@@ -343,24 +343,3 @@ class AsyncTries:
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(_END_SECONDS)
-
-
-class _Continuation:
-    """The next tasks of async facets that their report makes ready, while there is room."""
-
-    def __init__(
-        self, identity: WorkerIdentity, room: int, is_async: Callable[[str], bool]
-    ) -> None:
-        self.identity = identity
-        self._room, self._is_async = room, is_async
-
-    def run_ahead(self, by_run: object, now: int) -> Sequence[AheadRun]:
-        return ()  # its thread only settles coroutines of facets
-
-    def settle_ahead(self, ahead: object, written: object) -> None:
-        """Do nothing: no function is run here."""
-
-    def choose(self, due: Sequence[TaskDefinition]) -> Collection[str]:
-        chosen = [task.uuid for task in due if self._is_async(task.name)][: max(0, self._room)]
-        self._room -= len(chosen)
-        return chosen

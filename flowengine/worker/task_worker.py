@@ -17,9 +17,10 @@ from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.evaluator import TaskDefinition
 from flowengine.store.claims import Claim, WorkerIdentity
 from flowengine.worker.background import BackgroundJobs, HandledCounters
-from flowengine.worker.batch import Batch, BatchGuard, BatchSizing, Continuation
+from flowengine.worker.batch import Batch, BatchGuard, BatchSizing
 from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.claimed_tasks import ClaimedTasks
+from flowengine.worker.continuations import Continuation
 from flowengine.worker.handlers import FindHandler, NameSet
 from flowengine.worker.item_gate import ItemGate
 from flowengine.worker.lost_leases import LostLeases

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from flowengine.evaluator import TaskDefinition
 from flowengine.store.claims import WorkerIdentity
-from flowengine.worker.batch import BatchSizing, Continuation
+from flowengine.worker.batch import BatchSizing
+from flowengine.worker.continuations import Continuation
 
 
 def task(uuid: str, name: str = "t.quick", **more: object) -> TaskDefinition:
