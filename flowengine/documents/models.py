@@ -14,8 +14,6 @@ from flowengine.program.option_checks import LONGEST_SECONDS, MAX_COUNT
 from flowengine.program.run_limits import MOST
 from flowengine.retention import EXPECTED_AGE, age_of
 
-INPUT_TYPES = ("text", "integer", "number", "boolean", "date", "list", "map", "any")
-
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=False)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from flowengine.program.nodes import Json
 from flowengine.store import codec
 from flowengine.store.agent_plans import new_edge
-from flowengine.store.agent_rows import TURN_COLUMNS
+from flowengine.store.agent_rows import TURN_COLUMNS, NewEdge
 from flowengine.store.agent_tables import CALL_IS_OPEN, TURN_IS_WAITED_FOR
 from flowengine.store.parts import Part
 from flowengine.turns.records import Call, Turn
@@ -60,20 +60,9 @@ _DECIDE_CALL = (
     f"AND {CALL_IS_OPEN} AND approval = 'asked' RETURNING tool_call_id"
 )
 _EDGE = (
-    "INSERT INTO flowengine_execution_edges (project_id, correlation_id, primitive, edge_phase, "
-    "agent_turn_id, source_agent_id, source_step_id, target_agent_id, target_turn_id, "
-    "recursion_depth, trace_id, created_at) "
-    "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING "
+    f"INSERT INTO flowengine_execution_edges ({', '.join(NewEdge._fields)}) "
+    f"VALUES ({', '.join(['%s'] * len(NewEdge._fields))}) ON CONFLICT DO NOTHING "
     "RETURNING primitive"
-)
-_EDGES = (
-    "SELECT correlation_id, primitive, edge_phase, source_agent_id, source_step_id, "
-    "target_agent_id, target_turn_id, recursion_depth, created_at FROM flowengine_execution_edges "
-    "WHERE project_id = %s AND agent_turn_id = %s ORDER BY created_at, correlation_id"
-)
-_EVENTS = (
-    "SELECT number, kind, agent_turn_id, body, created_at FROM flowengine_agent_event "
-    "WHERE project_id = %s AND agent_id = %s AND number > %s ORDER BY number LIMIT %s"
 )
 _TURN_EVENTS = (
     "SELECT number, kind, agent_turn_id, body, created_at FROM flowengine_agent_event "
@@ -119,20 +108,6 @@ class StepRecord(NamedTuple):
     tokens: int
     started: int
     ended: int | None
-
-
-class Edge(NamedTuple):
-    """One primitive, requested or answered."""
-
-    correlation_id: str
-    primitive: str
-    phase: str
-    source_agent: str
-    source_step: str
-    target_agent: str
-    target_turn: str | None
-    depth: int
-    created: int
 
 
 class AgentEvent(NamedTuple):
@@ -195,13 +170,6 @@ class AgentTurns(Part):
         """Add an edge; False: this primitive was recorded before."""
         edge = new_edge(turn, primitive, phase, correlation_id, now)
         return bool(self._session.rows(_EDGE, edge))
-
-    def edges(self, project: str, turn_id: str) -> list[Edge]:
-        return [Edge(*row) for row in self._session.rows(_EDGES, (project, turn_id))]
-
-    def events(self, project: str, agent: str, after: int, limit: int) -> list[AgentEvent]:
-        rows = self._session.rows(_EVENTS, (project, agent, after, limit))
-        return [_event(row) for row in rows]
 
     def turn_events(self, project: str, turn_id: str, after: int, limit: int) -> list[AgentEvent]:
         rows = self._session.rows(_TURN_EVENTS, (project, turn_id, after, limit))

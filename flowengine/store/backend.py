@@ -120,9 +120,6 @@ class Dialect(Protocol):
     def probe_lock(self, executor: Executor, key: int) -> tuple[str, bool]:
         """Return the incarnation of the database server, and whether a session lock is free."""
 
-    def notify_end(self, executor: Executor, turn_id: str) -> None:
-        """Wake callers that wait for a turn, in all processes, when the transaction commits."""
-
     def commit(self, executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
         """Write a commit plan; return the runs whose part was written."""
 

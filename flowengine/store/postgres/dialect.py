@@ -198,10 +198,6 @@ INCARNATION = (
 _PROBE = f"SELECT {INCARNATION}, pg_try_advisory_xact_lock_shared(%s::bigint)"
 
 
-def notify_end(executor: Executor, turn_id: str) -> None:
-    executor.rows("SELECT pg_notify(%s, %s)", (executor.channel, turn_id))
-
-
 def probe_lock(executor: Executor, key: int) -> tuple[str, bool]:
     ((incarnation, is_free),) = executor.rows(_PROBE, (key,))
     return incarnation, is_free

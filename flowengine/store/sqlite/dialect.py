@@ -161,10 +161,6 @@ def probe_lock(executor: Executor, key: int) -> tuple[str, bool]:
     return "", False  # without sessions no lock of a session is known
 
 
-def notify_end(executor: Executor, turn_id: str) -> None:
-    """Do nothing: callers in other processes poll."""
-
-
 # --- commits ---
 
 # SQLite has one writer at a time and no round trips: a plan is written section by section, and
