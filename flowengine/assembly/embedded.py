@@ -66,7 +66,7 @@ class Embedded:
         offer_scripts(settings)
         offer_commands(settings)
         self.database = Database(settings.database_url, schema=settings.schema)
-        ensure_schema(self.database, upgrade=not self.database.has_server)
+        ensure_schema(self.database)
         boot_id = uuid.uuid4().hex
         self._locks = Path(f"{self.database.file}.boots").absolute()
         self._process_lock = ProcessLock(self._locks, boot_id) if self.database.file else None

@@ -38,7 +38,7 @@ class InPlaceLauncher(EngineLauncher):
     def __init__(self, settings: Settings, redis_url: str) -> None:
         self.pid = os.getpid()
         database = Database(settings.database_url, schema=settings.schema)
-        ensure_schema(database, upgrade=not database.has_server)
+        ensure_schema(database)
         self.engine = Engine(database, notifier=_Waited(self), settings=settings)
         agents_of(self.engine)
         super().__init__(self.engine)

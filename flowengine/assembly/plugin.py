@@ -291,7 +291,7 @@ class _Process:
         if plugin.hostname:
             gc.freeze()  # imported objects stay alive, so the collector need not visit them
         self.database = Database(settings.database_url, schema=settings.schema)
-        ensure_schema(self.database, upgrade=not self.database.has_server)
+        ensure_schema(self.database)
         self.notifier = CeleryNotifier(
             plugin.app,
             most=settings.wakeup_fanout,

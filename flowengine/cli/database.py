@@ -13,18 +13,14 @@ from flowengine.cli import configuration
 from flowengine.engine import Engine
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema, upgrade_schema
-from flowengine.store.database import parsed_url
+from flowengine.store.database_url import with_connect_timeout
 
-_CONNECT_SECONDS = "4"
+_CONNECT_SECONDS = 4
 
 
 def _database(settings: Settings) -> Database:
     """Open the database of the settings. A server that does not answer is an error soon."""
-    url = settings.database_url
-    parsed = parsed_url(url)
-    if parsed.get_backend_name() == "postgresql" and "connect_timeout" not in parsed.query:
-        parsed = parsed.update_query_dict({"connect_timeout": _CONNECT_SECONDS})
-        url = parsed.render_as_string(hide_password=False)
+    url = with_connect_timeout(settings.database_url, _CONNECT_SECONDS)
     return Database(url, schema=settings.schema)
 
 
@@ -56,7 +52,7 @@ def starting_engine(settings: Settings) -> Iterator[Engine]:
     from flowengine.assembly import EngineLauncher  # imports Celery
 
     database = _database(settings)
-    ensure_schema(database, upgrade=not database.has_server)
+    ensure_schema(database)
     engine = Engine(database, settings=settings)
     source = set_launcher_source(None)
     is_default = source is flowengine._default_launcher  # a `FlowEngine(app)` of a module stays

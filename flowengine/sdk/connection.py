@@ -17,7 +17,7 @@ def connected_engine(database_url: str, settings: Settings | None) -> Engine:
         settings = replace(settings, database_url=database_url)
     database = Database(settings.database_url, schema=settings.schema)
     try:
-        ensure_schema(database, upgrade=not database.has_server)
+        ensure_schema(database)
         engine = Engine(database, settings=settings)
         agents_of(engine)
         return engine

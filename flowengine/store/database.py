@@ -13,9 +13,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import URL, Connection, Engine, make_url
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import (
-    ArgumentError,
     DBAPIError,
     InterfaceError,
     OperationalError,
@@ -26,6 +25,7 @@ from flowengine.errors import DatabaseBusy, DatabaseReadOnly, InvalidSetting, St
 from flowengine.printable import masked_url
 from flowengine.store.backend import Dialect, Executor, SqlalchemyExecutor
 from flowengine.store.commits import OutboxRule, PollerNotes
+from flowengine.store.database_url import parsed_url
 from flowengine.store.protocol import CompletionListener, ServerLock
 from flowengine.store.session import SqlSession
 
@@ -256,17 +256,6 @@ def missing_driver(missing: ModuleNotFoundError) -> StoreError:
     return StoreError(
         f"PostgreSQL needs the driver {missing.name!r}: pip install 'flowengine[postgres]'"
     )
-
-
-def parsed_url(url: str) -> URL:
-    """Parse a URL; raise StoreError, without its password, if it is none."""
-    try:
-        return make_url(url)
-    except (ArgumentError, ValueError):
-        raise StoreError(
-            f"{masked_url(str(url))!r} is not the URL of a database: set FLOWENGINE_DATABASE_URL "
-            "to one like sqlite:///flowengine.db or postgresql+psycopg://user@host:5432/name"
-        ) from None
 
 
 def _backend(url: str) -> type[Database]:

@@ -226,6 +226,9 @@ class Store(Protocol):
     def autocommit(self) -> AbstractContextManager[Session]:
         """Operations that commit by themselves, one after the other."""
 
+    def limited_read(self, seconds: float) -> AbstractContextManager[Session]:
+        """One transaction that only reads, and fails if it takes longer."""
+
     def autocommit_read(self) -> AbstractContextManager[Session]:
         """Read operations without a common snapshot: the cheapest query."""
 

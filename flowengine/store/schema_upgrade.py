@@ -43,12 +43,14 @@ def revision_of(connection: Connection) -> str:
     return str(revision or "")
 
 
-def ensure_schema(database: Database, *, upgrade: bool) -> None:
-    """Check the schema, and upgrade it if `upgrade`.
+def ensure_schema(database: Database, *, upgrade: bool | None = None) -> None:
+    """Check the schema, and upgrade it if `upgrade`, or if it is None and a file has the database.
 
     A database file belongs to the process that uses it and is upgraded automatically. A server
     is shared by processes of several versions, and its operator decides when.
     """
+    if upgrade is None:
+        upgrade = not database.has_server
     with database.read() as session:
         revision = revision_of(session.connection)
     if revision == HEAD:

@@ -17,6 +17,7 @@ from flowengine.contrib.django.project import database_url, own_setting
 from flowengine.engine import Engine
 from flowengine.errors import AuthoringError
 from flowengine.store.backend import Executor, Parameters, statement_form
+from flowengine.store.database_url import is_same_database
 
 
 class DjangoExecutor:
@@ -88,12 +89,4 @@ def current_transaction(engine: Engine, given: object) -> DjangoTransaction | No
 def has_runs(connection: Any, runs: URL) -> bool:
     """Whether a connection leads to the database in which an engine keeps its runs."""
     url = database_url(connection.alias)
-    return bool(url) and _place(make_url(url)) == _place(runs)
-
-
-def _place(url: URL) -> tuple[object, ...]:
-    """Return the parts of a URL that name a database, whoever connects to it."""
-    host = url.host or url.query.get("host", "")
-    port = url.port or url.query.get("port") or 5432
-    is_server = url.get_backend_name() != "sqlite"
-    return (url.get_backend_name(), url.database, *((host, int(str(port))) if is_server else ()))
+    return bool(url) and is_same_database(make_url(url), runs)
