@@ -108,17 +108,58 @@ def _afl(flow: Flow) -> Run[Any]:
     return run
 
 
+def _limited(flow: Flow) -> Run[Any]:
+    """One task was running on a server that died, and two wait for the slot that it has."""
+    run = flow.start(workflows.limited, 1)
+    worker = flow.worker("dead")
+    worker.claim_next()
+    worker.die()
+    return run
+
+
+def _timer(flow: Flow) -> Run[Any]:
+    run = flow.start(workflows.patient, 1)
+    flow.settle()
+    return run
+
+
+def _function(flow: Flow) -> Run[Any]:
+    """A durable function that sleeps, behind calls that have ended and one that has failed."""
+    run = flow.start(workflows.research, 5)
+    flow.settle()
+    return run
+
+
+def _functions(flow: Flow) -> Run[Any]:
+    """Durable functions as steps of a graph, between two of their calls."""
+    run = flow.start(workflows.surveys, [1, 2])
+    work(flow, 4)
+    return run
+
+
+def _agent(flow: Flow) -> Run[Any]:
+    """A step that waits for the turn of an agent, which waits for a tool."""
+    run = flow.start(workflows.asked, "add 1 and 2")
+    work(flow, 2)  # the message is sent, and the model has answered
+    return run
+
+
 #: Each starts a run and stops in the middle of it.
 MIDDLES: dict[str, Callable[[Flow], Run[Any]]] = {
     "afl-mixin": _afl,
+    "agent-turn": _agent,
     "chain": _chain,
     "child-runs": _children,
     "dead-server": _dead_server,
     "failed-step": _failure,
+    "function": _function,
+    "functions-in-graph": _functions,
     "fan-out-join": _join,
     "foreach-facts": _facts,
     "large-payload": _large,
+    "limited": _limited,
     "parked-task": _parked,
     "recovery": _recovery,
     "retry-due": _retry,
+    "timer": _timer,
 }

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 from flowengine import (
     Breaker,
+    Limit,
     Retry,
     attempt,
     current_step,
     event_facet,
     foreach,
+    gather,
+    sleep,
+    uuid,
+    wait_for,
     when,
     workflow,
 )
 from flowengine.afl import compile_text
+from flowengine.agents import agent
+from flowengine.models import Answer, ModelRequest, ScriptedModel, StopReason, ToolCall, Usage
 
 ITEMS = 110  #: of the long foreach: more than its first portion
 
@@ -125,6 +135,67 @@ def guarded(n: int) -> int:
 @workflow(name="histories.large")
 def large(letter: str) -> int:
     return length(text(letter))
+
+
+@event_facet(name="histories.one_at_a_time", limit=Limit("histories", 1))
+def one_at_a_time(n: int) -> int:
+    return n * 2
+
+
+@workflow(name="histories.limited")
+def limited(n: int) -> int:
+    return total(foreach([n, n + 1, n + 2], lambda i: one_at_a_time(i)))
+
+
+@workflow(name="histories.patient")
+def patient(n: int) -> int:
+    """Waits for a time, and for an answer that never comes."""
+    slept = sleep(300)
+    return attempt(
+        lambda: add.after(slept)(n, wait_for("more", int, timeout=60)),
+        catch=lambda error: add.named("instead")(n, 1),
+    )
+
+
+@workflow(name="histories.research")
+async def research(n: int) -> list[Any]:
+    """A durable function: a gather, a failure, a timer, a call with a time limit, a child run."""
+    found = [await add(n, 1), *await gather(*(add(n, i) for i in range(3)), limit=2)]
+    try:
+        await refuse(n)
+    except Refused as problem:
+        found.append(str(problem))
+    await sleep(60)
+    try:
+        async with asyncio.timeout(60):
+            await wait_for(f"more {n}", int)
+    except TimeoutError:
+        found.append("late")
+    return [*found, str(uuid()), await third_time(n), await child(n)]
+
+
+@workflow(name="histories.surveys")
+def surveys(numbers: list[int]) -> list[list[Any]]:
+    return foreach(numbers, lambda n: research(n))
+
+
+def _answer(request: ModelRequest) -> Any:
+    is_answered = any(message.role == "tool" for message in request.messages)
+    if is_answered:
+        return "done"
+    call = ToolCall("first", "add", {"a": 1, "b": 2})
+    return Answer((call,), StopReason.TOOL_CALLS, Usage(10, 5), "scripted")
+
+
+@agent(name="histories.clerk", model=ScriptedModel(_answer), tools=[add])
+def clerk(task: str) -> str:
+    """You add numbers."""
+    return task
+
+
+@workflow(name="histories.asked")
+def asked(task: str) -> str:
+    return clerk(task)
 
 
 BAKERY = compile_text(
