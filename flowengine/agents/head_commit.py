@@ -21,7 +21,7 @@ from flowengine.store import Session
 from flowengine.store.agent_inbox import Message
 from flowengine.store.agent_rows import HeadMessages
 from flowengine.store.commits import CommitPlan
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.turns import delivery, machine
 from flowengine.turns.records import (
     Call,

@@ -25,7 +25,7 @@ from flowengine.store import Session
 from flowengine.store.agent_calls import AgentCall
 from flowengine.store.agent_rows import HeadMessages
 from flowengine.store.commits import CommitPlan
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.turns import machine
 from flowengine.turns.states import MessageType, WaitState
 

@@ -31,7 +31,7 @@ from flowengine.store.agent_rows import (
     TurnUpdate,
 )
 from flowengine.store.commits import CommitPlan, CommitRefused
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.turns import machine
 from flowengine.turns.states import InboxState
 

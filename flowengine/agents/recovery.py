@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from flowengine.agents.agent_messages import stop_message, timeout_messages
 from flowengine.engine.engine import Engine
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.store.parts import MANY
 from flowengine.turns.states import HeadState, TaskStatus
 

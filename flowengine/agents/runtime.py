@@ -40,7 +40,7 @@ from flowengine.store.agent_lists import CallInfo
 from flowengine.store.agent_turns import AgentEvent, TurnInfo
 from flowengine.store.caller_transaction import SqlalchemyTransaction
 from flowengine.store.commits import CommitPlan
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.turns.states import TaskStatus
 
 log = logging.getLogger("flowengine")

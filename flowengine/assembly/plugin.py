@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from celery import Celery, bootsteps, signals
-from sqlalchemy.exc import DBAPIError
 
 from flowengine.assembly.celery_patches import patch_celery
 from flowengine.assembly.flower_pages import show_in_flower
@@ -41,6 +40,7 @@ from flowengine.settings import Settings
 from flowengine.signals import send_signals
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
+from flowengine.store.failures import DatabaseFailure
 from flowengine.tasks import celery_tasks
 from flowengine.tasks.control_queue import ControlQueue
 from flowengine.tasks.flower_events import StepEvents
@@ -343,7 +343,7 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
             # A wrong schema is reported at once, and the first claim finds the limits of a server
             # that is registered: the consumer is started after this step.
             self.heartbeat.send(flowengine.engine)
-        except DBAPIError as problem:  # the heartbeat asks for the engine again
+        except DatabaseFailure as problem:  # the heartbeat asks for the engine again
             outage_log(flowengine.settings.database_url).note(problem)
         self.heartbeat.start()
         if flowengine.settings.status_port:

@@ -77,13 +77,13 @@ def _refuse_undecodable(args: Sequence[str]) -> None:
 
 def describe(problem: Exception) -> str:
     """Return an error as one sentence for the person who called the command."""
-    from sqlalchemy.exc import DBAPIError, SQLAlchemyError  # only a failure needs it here
+    from flowengine.store.failures import DatabaseFailure, cause_of  # only a failure needs it here
 
     match problem:
         case FlowengineError():
             return str(problem)
-        case SQLAlchemyError():
-            cause = problem.orig if isinstance(problem, DBAPIError) else problem
+        case DatabaseFailure():
+            cause = cause_of(problem)
             url = masked_url(configuration.database_url())
             return (
                 f"the database {url} cannot be used: {_first_line(cause)}; is "

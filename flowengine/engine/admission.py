@@ -23,7 +23,7 @@ from flowengine.evaluator.admission import (
 )
 from flowengine.store import Session, Store
 from flowengine.store.admission import StoredQueue
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 
 log = logging.getLogger("flowengine")
 

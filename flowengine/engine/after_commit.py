@@ -22,7 +22,7 @@ from flowengine.evaluator import TaskDefinition
 from flowengine.program.limits import clipped
 from flowengine.secret_keys import without_secrets
 from flowengine.store import Store
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.store.protocol import CompletionListener
 
 log = logging.getLogger("flowengine")

@@ -6,8 +6,6 @@ import platform
 import uuid
 from typing import Any, TypedDict, Unpack
 
-from sqlalchemy.exc import IntegrityError
-
 from flowengine.actors import Actor, ActorKind
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import Committer, NewFact
@@ -19,6 +17,7 @@ from flowengine.evaluator.triggers import Action
 from flowengine.program.limits import clipped
 from flowengine.settings import Settings
 from flowengine.store import Store
+from flowengine.store.failures import KeyTaken
 
 _LONGEST_KEY = 255  # characters
 
@@ -87,7 +86,7 @@ class Control:
     def _commit(self, run_id: str, fact: NewFact, program: PreparedProgram | None) -> CommitEffects:
         try:
             return self._committer.commit_locked(run_id, fact=fact, program=program)[0]
-        except IntegrityError:
+        except KeyTaken:
             # Another run has got the singleton key since the check, which finds it now.
             return self._committer.commit_locked(run_id, fact=fact, program=program)[0]
 

@@ -19,7 +19,7 @@ from flowengine.scheduling import Schedule, Timetable, decide
 from flowengine.scheduling.states import ScheduleSignal, next_schedule_state
 from flowengine.settings import Settings
 from flowengine.store import Store
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.store.schedules import ScheduleRecord
 
 log = logging.getLogger("flowengine")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from flowengine.errors import ActionRefused, UnknownRun
 from flowengine.program.limits import clipped
 from flowengine.store import Store
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 
 log = logging.getLogger("flowengine")
 

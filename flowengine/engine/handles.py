@@ -19,7 +19,7 @@ from flowengine.engine.results import RunInfo, StepInfo
 from flowengine.errors import RunCancelled, RunFailed, WaitInsideStep
 from flowengine.evaluator.states import RunState
 from flowengine.program.nodes import Json
-from flowengine.store.database import is_outage
+from flowengine.store.failures import is_outage
 
 if TYPE_CHECKING:
     from flowengine.engine.engine import Engine

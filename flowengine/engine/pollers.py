@@ -24,7 +24,7 @@ from contextlib import contextmanager
 
 from flowengine.dispatch import Group, Notifier
 from flowengine.store import Store
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.store.protocol import CompletionListener
 
 log = logging.getLogger("flowengine")

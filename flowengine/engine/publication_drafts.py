@@ -23,7 +23,7 @@ from flowengine.program.serializer import text_hash
 from flowengine.scheduling import Schedule
 from flowengine.store import codec
 from flowengine.store.catalogue import WorkflowRecord
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 
 DOCUMENT = "document"  #: the source of workflows of a folder, and of schedules of all documents
 PUSHED = "pushed"  #: the source of workflows that `flowengine push` has published

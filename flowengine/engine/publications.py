@@ -24,7 +24,7 @@ from flowengine.engine.publication_drafts import (
 )
 from flowengine.engine.schedule_definitions import ScheduleDefinitions
 from flowengine.store import Session, Store
-from flowengine.store.database import is_deadlock, is_unavailable
+from flowengine.store.failures import is_deadlock, is_unavailable
 from flowengine.store.schedules import ScheduleRecord
 
 _TRIES = 5  #: of a transaction that ends with a deadlock

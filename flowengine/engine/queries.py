@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
-from sqlalchemy.exc import DBAPIError
-
 from flowengine.engine.event_feed import EventFeed, FeedReader
 from flowengine.engine.filter_values import number_of_rows
 from flowengine.engine.history import HistoryEntry, entries
@@ -31,6 +29,7 @@ from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import RunState
 from flowengine.program.addresses import RowKind
 from flowengine.store import Session, Store, codec
+from flowengine.store.failures import DatabaseFailure, is_connection_lost
 from flowengine.store.runs import StoredRun
 from flowengine.store.servers import ServerDefinition
 from flowengine.store.steps import StepPlace
@@ -74,8 +73,8 @@ class RunQueries:
         """Return the state of a run of this tenant, or with None of any, bound or not."""
         try:
             return self._get(run_id, tenant)
-        except DBAPIError as problem:
-            if not problem.connection_invalidated:
+        except DatabaseFailure as problem:
+            if not is_connection_lost(problem):
                 raise
             return self._get(run_id, tenant)  # the connection was stale; the server may be up
 

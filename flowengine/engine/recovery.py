@@ -20,7 +20,7 @@ from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.engine.liveness import Death, LivenessWindow, Observation, observe
 from flowengine.evaluator.triggers import Failed, Lost, Outcome
 from flowengine.store import recovery_queries
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.store.parts import MANY
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition

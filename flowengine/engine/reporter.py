@@ -38,7 +38,7 @@ from flowengine.program.validator import Checks
 from flowengine.settings import Settings
 from flowengine.step_logs.chunks import LogChunk
 from flowengine.store import Store
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 
 log = logging.getLogger("flowengine")
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 
-from sqlalchemy.exc import IntegrityError
-
 from flowengine.engine import run_places
 from flowengine.engine.staging import CommitEffects
 from flowengine.engine.start_request import StartRequest
@@ -20,6 +18,7 @@ from flowengine.evaluator.states import RunState
 from flowengine.store import Session, Store
 from flowengine.store.commit_rows import RunOrigin
 from flowengine.store.commits import CommitPlan, RunHeader
+from flowengine.store.failures import KeyTaken
 
 log = logging.getLogger("flowengine")
 
@@ -99,7 +98,7 @@ class Singletons:
                 if run_id is not None:
                     session.inbox.release_fact(start_fact(run_id))
                 return run_id
-        except IntegrityError:  # another process has just begun a run with this key
+        except KeyTaken:  # another process has just begun a run with this key
             log.debug("a run of %s with the singleton key %r has begun elsewhere", workflow, key)
             return None
 
@@ -124,7 +123,7 @@ class Singletons:
                     if keys.give_singleton(run_id, place):
                         session.inbox.release_fact(start_fact(run_id))
                         return run_id
-            except IntegrityError:  # another process has just taken the place: there may be others
+            except KeyTaken:  # another process has just taken the place: there may be others
                 continue
         return None  # recovery looks again
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
-
 from flowengine.dispatch import Notifier
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.first_commit import origin_of, stage_first_commit
@@ -32,6 +30,7 @@ from flowengine.settings import Settings
 from flowengine.store import Session, Store
 from flowengine.store.caller_transaction import CallerTransaction
 from flowengine.store.commits import CommitPlan
+from flowengine.store.failures import DatabaseFailure, is_connection_lost
 from flowengine.tenants import visible_tenant
 
 log = logging.getLogger("flowengine")
@@ -78,8 +77,8 @@ class Starter:
         """Start runs in one commit; return their ids, or for a used key that of the earlier run."""
         try:
             commits = self._insert(requests)
-        except DBAPIError as problem:
-            if not problem.connection_invalidated:
+        except DatabaseFailure as problem:
+            if not is_connection_lost(problem):
                 raise
             commits = self._insert(requests)  # idempotent: an inserted run is found by its id
         return self.finish(requests, commits)

@@ -12,7 +12,7 @@ from flowengine.engine.worker_limits import LimitedClaims
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.store import Session, Store
 from flowengine.store.claims import Claim, WorkerIdentity
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.store.recovery_queries import HeldTask
 
 log = logging.getLogger("flowengine")

@@ -19,7 +19,7 @@ from flowengine.dispatch import Notifier
 from flowengine.settings import Settings
 from flowengine.store import Session, Store
 from flowengine.store.claims import Claim, WorkerIdentity
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.store.worker_limits import LimitedServer, Limits
 
 log = logging.getLogger("flowengine")

@@ -13,7 +13,7 @@ from flowengine.errors import FlowengineError, UnpublishedWorkflow, WorkflowNotS
 from flowengine.program import Program, link_program
 from flowengine.program.nodes import FacetKind, Json
 from flowengine.program.standard import RESULT
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.worker.step_context import current_step
 
 _SHOWN = 20  # workflows that the error about an unknown one names

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from flowengine.engine.locks import Locks
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.store.work_locks import LockMetaData
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimState
 

@@ -33,7 +33,7 @@ from flowengine.program.nodes import Json
 from flowengine.program.standard import RESULT
 from flowengine.sdk.conversation import Entry
 from flowengine.store import codec
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.worker.in_place_calls import in_place_row
 
 log = logging.getLogger("flowengine")

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from flowengine.sdk.pace import PollPace
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.worker.outage_log import OutageLog
 
 log = logging.getLogger("flowengine")

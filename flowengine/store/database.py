@@ -14,12 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import (
-    DBAPIError,
-    InterfaceError,
-    OperationalError,
-    TimeoutError,
-)
+from sqlalchemy.exc import DBAPIError
 
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, InvalidSetting, StoreError
 from flowengine.printable import masked_url
@@ -29,8 +24,6 @@ from flowengine.store.database_url import parsed_url
 from flowengine.store.protocol import CompletionListener, ServerLock
 from flowengine.store.session import SqlSession
 
-_OPERATIONAL = (OperationalError, InterfaceError, TimeoutError)
-_REPEATABLE = frozenset({"40001", "40P01"})  #: SQLSTATEs of PostgreSQL: serialization, deadlock
 _READ_ONLY_TRANSACTION = "25006"  #: PostgreSQL's SQLSTATE for a refused write
 #: As it is in SQL without quotes, and short enough to be a part of other names.
 _SCHEMA = re.compile(r"(?!pg_|information_schema$)[a-z_][a-z0-9_]{0,46}")
@@ -39,27 +32,6 @@ Clock = Callable[[], int]  #: milliseconds since the epoch
 
 def system_clock() -> int:
     return time.time_ns() // 1_000_000
-
-
-def is_outage(problem: BaseException) -> bool:
-    """Whether the database is unreachable at the moment, not the statement faulty."""
-    if isinstance(problem, DBAPIError):
-        if problem.connection_invalidated:
-            return True
-        if "no such table" in str(problem.orig):  # SQLite calls a wrong schema operational, too
-            return False
-    return isinstance(problem, (*_OPERATIONAL, DatabaseBusy, OSError))
-
-
-def is_unavailable(problem: BaseException) -> bool:
-    """Whether the same statement could succeed later or elsewhere: an outage, or a refusal."""
-    return is_outage(problem) or isinstance(problem, StoreError)
-
-
-def is_deadlock(problem: BaseException) -> bool:
-    """Whether another transaction was preferred to this one: repeated at once, it may succeed."""
-    state = getattr(getattr(problem, "orig", None), "sqlstate", None)
-    return state in _REPEATABLE
 
 
 class Database:

@@ -25,7 +25,7 @@ from flowengine.errors import FlowengineError, StartRefused
 from flowengine.printable import clipped, names_of
 from flowengine.program.standard import is_built_in
 from flowengine.store.claims import WorkerIdentity
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.tasks.signature_check import SignatureCheck
 from flowengine.tasks.ticks import Tick
 from flowengine.worker.outage_log import OutageLog

@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from sqlalchemy.exc import SQLAlchemyError
 from tornado.template import Loader
 from tornado.web import RequestHandler
 
@@ -23,6 +22,7 @@ from flowengine.errors import AnswerRefused, FlowengineError, LinkRefused, Unkno
 from flowengine.printable import printable
 from flowengine.settings import Settings
 from flowengine.store import Database
+from flowengine.store.failures import DatabaseFailure
 from flowengine.web.async_queries import queries_of
 
 _TEMPLATES = Loader(str(Path(__file__).parent / "templates"))
@@ -57,7 +57,7 @@ class AnswerPage(RequestHandler):
             shown = {"status": 409, "problem": _reason(refused)}
         except ValueRefused as refused:
             shown = {"status": 400, "problem": str(refused)}
-        except (FlowengineError, SQLAlchemyError):
+        except (FlowengineError, DatabaseFailure):
             problem = "The answer cannot be stored now. Try again in a minute."
             shown = {"status": 503, "problem": problem}
         values: _Shown = {"problem": "", "sent": False, "linked": None, "workflow": ""}

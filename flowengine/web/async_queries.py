@@ -11,11 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, TypeVar
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from flowengine.errors import StoreError
 from flowengine.settings import Settings
 from flowengine.store import Database, Session, ensure_schema
+from flowengine.store.failures import DatabaseFailure
 from flowengine.tenants import TenantTokens
 
 log = logging.getLogger("flowengine")
@@ -46,7 +45,7 @@ class StoreQueries:
             self._check()
             with self._database.limited_read(most) as session:
                 return query(session)
-        except SQLAlchemyError as problem:
+        except DatabaseFailure as problem:
             if time.monotonic() - began >= most:
                 raise StoreError(
                     f"the query took longer than {most:g} s (setting max_page_seconds): narrow "

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from sqlalchemy.exc import DBAPIError
-
 from flowengine.authoring import WorkflowCall, workflow_named
 from flowengine.engine import Engine
 from flowengine.errors import Divergence, MissingCode, StoreError
@@ -33,7 +31,7 @@ from flowengine.program.function_calls import (
 )
 from flowengine.program.limits import clipped
 from flowengine.program.standard import RESULT
-from flowengine.store.database import is_deadlock, is_unavailable
+from flowengine.store.failures import DatabaseFailure, is_deadlock, is_unavailable
 from flowengine.worker.activation_probe import ActivationProbe
 from flowengine.worker.child_starts import ChildNotStarted, start_child
 from flowengine.worker.execution import OpenLog
@@ -170,7 +168,7 @@ class Activations:
                 # claimed by another one: it replays the record.
                 kept.activation.drop()
             return found
-        except (DBAPIError, StoreError) as problem:
+        except (DatabaseFailure, StoreError) as problem:
             kept.activation.drop()
             if is_unavailable(problem) or is_deadlock(problem):
                 raise NotRecorded(str(problem)) from problem

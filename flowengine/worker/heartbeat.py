@@ -25,7 +25,7 @@ from flowengine.engine.in_flight import InFlightMarkers, is_alive
 from flowengine.engine.recovery import release_dropped, report_lost_tries
 from flowengine.engine.watchdog import Watchdog
 from flowengine.settings import Settings
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.store.protocol import ServerLock
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition, ServerState

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from flowengine.fork import at_fork
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 
 log = logging.getLogger("flowengine")
 

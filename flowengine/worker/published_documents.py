@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from flowengine.engine import Engine
 from flowengine.engine.publication_drafts import DOCUMENT, Folder, Publication, Published
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 
 if TYPE_CHECKING:
     from flowengine.documents import CompiledDocument

@@ -12,7 +12,7 @@ from typing import Any
 from flowengine.authoring import Workflow, scheduled_workflows
 from flowengine.engine import Engine
 from flowengine.scheduling import Schedule
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 
 log = logging.getLogger("flowengine")
 

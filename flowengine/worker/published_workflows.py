@@ -15,7 +15,7 @@ from flowengine.authoring import LoadedWorkflow, Workflow, all_workflows, loaded
 from flowengine.engine import Engine
 from flowengine.engine.publication_drafts import Publication
 from flowengine.errors.documents import DocumentProblem
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 
 log = logging.getLogger("flowengine")
 

@@ -33,7 +33,7 @@ from flowengine.evaluator.triggers import (
 from flowengine.private_files import make_private_directory, private_opener
 from flowengine.program import parse_program, program_text
 from flowengine.store import codec
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.worker.child_starts import start_child
 
 log = logging.getLogger("flowengine")

@@ -42,7 +42,7 @@ from flowengine.sdk.wire.openapi import openapi_document
 from flowengine.sdk.wire.operations import Operations
 from flowengine.sdk.wire.refusals import Refused
 from flowengine.sdk.wire.routes import OPENAPI_PATH, OPERATIONS, Operation
-from flowengine.store.database import is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.store.protocol import CompletionListener
 from flowengine.worker.outage_log import outage_log
 
