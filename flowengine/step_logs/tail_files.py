@@ -59,7 +59,8 @@ def tail_chunks(
     tail = cap.take_tail()
     if tail and tail[0][0] > first:
         skipped = tail[0][0] - first
-        at = tail[0][1][1:].partition(",")[0]  # of the line behind: who sorts keeps the order
+        # The time of the next line, so that sorting by time keeps the order.
+        at = tail[0][1][1:].partition(",")[0]
         tail.insert(0, (tail[0][0] - 1, told_line(int(at), gap_text(skipped))))
     chunks: list[ChunkLines] = []
     for number, line in tail:
