@@ -13,7 +13,7 @@ def fib(n: int) -> int:
 
 
 def memory_taken(function: Callable[[int], int], depth: int) -> int:
-    """Count the pages that a call takes anew, so many calls deep."""
+    """Count the pages that a call takes anew, `depth` calls deep."""
     if depth:
         return memory_taken(function, depth - 1)
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
