@@ -26,7 +26,7 @@ def test_a_chunk_accounts_for_the_lines_that_it_says_are_left_out(
     assert accounted_from(lines_of(body_of(lines), 5_000)) == start
 
 
-def test_a_chunk_of_told_lines_alone_accounts_for_them() -> None:
+def test_a_chunk_of_notices_alone_accounts_for_them() -> None:
     assert accounted_from(lines_of(body_of([GAP]), 5_000)) == 4_001
 
 
