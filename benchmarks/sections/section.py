@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.field import CONTENDERS, Contender, ContenderFailed
-from benchmarks.measuring import SETTLE, warm_up
+from benchmarks.measurements import SETTLE, warm_up
 from benchmarks.servers import Commits, Servers
 from benchmarks.targets import Ratio
 from benchmarks.workloads import WORKLOADS
