@@ -18,7 +18,7 @@ from rich.console import Console
 
 from benchmarks import plan, report
 from benchmarks.field import CONTENDERS, ContenderFailed
-from benchmarks.measuring import Job, Limits, Sitting
+from benchmarks.measurements import Job, Limits, Sitting
 from benchmarks.sections import full_database, growth, memory, real_work, small_then_large
 from benchmarks.sections.section import Say, Section
 from benchmarks.servers import Servers, private_servers

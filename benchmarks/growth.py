@@ -55,7 +55,7 @@ from flowengine.store.backend import Executor
 from flowengine.store.claims import WorkerIdentity
 
 SIZES = (100, 1_000, 10_000)
-#: SQLite calls us back after so many instructions. Fewer would count more finely, and slower.
+#: Instructions after which SQLite calls us back. Fewer would count more finely, and slower.
 INSTRUCTIONS = 20
 
 # --- shapes ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.field import CONTENDERS
-from benchmarks.measuring import Job
+from benchmarks.measurements import Job
 from benchmarks.workloads import WORKLOADS
 
 #: Quick: seconds after which nothing new is begun, counted from the start of the servers.

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.field import CONTENDERS
-from benchmarks.measuring import Conditions, Job, Sitting
+from benchmarks.measurements import Conditions, Job, Sitting
 from benchmarks.processes import ROOT
 from benchmarks.results import Figure
 from benchmarks.sections.section import Section

@@ -1,4 +1,4 @@
-"""A crawler that is polite: so many pages of a host at a time, so many requests in a period.
+"""A polite crawler: it limits pages of a host at a time, and requests in a period.
 
     python examples/rate_limited_crawler.py
 

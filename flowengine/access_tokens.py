@@ -1,7 +1,7 @@
 """Access tokens of the wire protocol: what a program that holds one may do. Pure.
 
-A token is 256 random bits. The database stores its SHA-256 digest alone: who reads the database
-cannot use it, and a digest of random bits cannot be searched for.
+A token is 256 random bits. The database stores its SHA-256 digest alone: a reader of the
+database cannot use it, and a digest of random bits cannot be searched for.
 """
 
 from __future__ import annotations

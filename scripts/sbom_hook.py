@@ -40,8 +40,8 @@ class SbomHook(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def runtime_versions(text: str) -> dict[str, str]:
-    """Read the first part of constraints.txt: what flowengine and its extras install."""
-    part = text.partition("# What flowengine")[2].partition("# What only")[0]
+    """Read the first part of constraints.txt: the packages of flowengine and its extras."""
+    part = text.partition("# Packages that flowengine")[2].partition("# Packages that only")[0]
     return dict(re.findall(r"^([\w.-]+)==(\S+)$", part, re.MULTILINE))
 
 

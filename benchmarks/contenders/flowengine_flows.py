@@ -76,7 +76,7 @@ LONGEST = 1_000
 
 @functools.cache
 def chain(length: int) -> Any:
-    """A workflow of so many dependent steps."""
+    """A workflow of `length` dependent steps."""
     if length > LONGEST:
         part = facet(name="benchmarks.chain_part")(_links(add_one, LONGEST))
         parts, rest = divmod(length, LONGEST)

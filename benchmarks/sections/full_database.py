@@ -58,7 +58,7 @@ def _jobs() -> list[tuple[str, int, int]]:
 
 
 def fill(connection: psycopg.Connection[Any], steps: int, say: Say) -> dict[str, int]:
-    """Copy the newest run until there are so many finished steps; return the rows of each table."""
+    """Copy the newest run until there are `steps` finished steps; return the rows of each table."""
     newest = connection.execute("SELECT id FROM flowengine_run ORDER BY created DESC LIMIT 1")
     (run_id,) = newest.fetchone() or (None,)
     copies = [_copying(connection, table, run_id) for table in _tables(connection)]

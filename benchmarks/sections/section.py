@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.field import CONTENDERS, Contender, ContenderFailed
-from benchmarks.measuring import SETTLE, warm_up
+from benchmarks.measurements import SETTLE, warm_up
 from benchmarks.servers import Commits, Servers
 from benchmarks.targets import Ratio
 from benchmarks.workloads import WORKLOADS
@@ -95,5 +95,5 @@ def in_turns(one: Contender, other: Contender, workload: str, size: int, times: 
 
 
 def size_for(workload: str, steps: int) -> int:
-    """The size at which a workload has about so many steps."""
+    """The size at which a workload has about `steps` steps."""
     return steps // 2 if workload == "W6" else steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from flowengine.agents.asked_calls import spoken
+from flowengine.agents.asked_calls import model_answered
 from flowengine.agents.profile_cache import KnownProfile
 from flowengine.errors import FlowengineError
 from flowengine.evaluator.records import id_within
@@ -100,7 +100,7 @@ def answered(run_id: str, end: RunEnd, known: KnownProfile, max_checks: int) -> 
         answer = Answer.from_json(end.outputs.get("result"))
     except FlowengineError as problem:
         return ModelFailed(run_id, "model_failed", str(problem))
-    return spoken(run_id, answer, known, max_checks)
+    return model_answered(run_id, answer, known, max_checks)
 
 
 def reported(call_id: str, end: RunEnd) -> Trigger:

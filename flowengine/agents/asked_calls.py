@@ -14,21 +14,23 @@ from flowengine.program.types import misfits
 from flowengine.program.validator import Checks, schema_misfit
 from flowengine.turns.delivery import submitted
 from flowengine.turns.machine import SUBMIT
-from flowengine.turns.records import AskedCall, Spoken
+from flowengine.turns.records import AskedCall, ModelAnswered
 
 _LONGEST = 2_000  #: characters of a problem that the model reads
 #: Codes of answers that end a turn with the text so far.
 _PROBLEMS = {StopReason.MAX_TOKENS: "answer_cut_off", StopReason.DECLINED: "model_declined"}
 
 
-def spoken(run_id: str, answer: Answer, known: KnownProfile, max_checks: int) -> Spoken:
+def model_answered(
+    run_id: str, answer: Answer, known: KnownProfile, max_checks: int
+) -> ModelAnswered:
     """Return an answer as the trigger of a decision."""
     usage = answer.usage
     tokens = usage.input_tokens + usage.output_tokens
     tokens += usage.cache_read_tokens + usage.cache_write_tokens
     calls = tuple(_asked(call, known, max_checks) for call in answer.tool_calls)
     problem = "" if calls else _PROBLEMS.get(answer.stop_reason, "")
-    return Spoken(
+    return ModelAnswered(
         run_id,
         answer.text,
         answer.to_json(),

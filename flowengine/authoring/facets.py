@@ -142,8 +142,8 @@ class Decorated(Generic[P, R]):
     def within(self, duration: timedelta | float) -> Self:
         """Return the same facet with a deadline for the step of its next call.
 
-        A step that has not ended so many seconds after its beginning fails with DeadlineExceeded,
-        whatever its tries do; the steps below it are cancelled.
+        A step that has not ended `duration` (seconds, if it is a number) after its beginning fails
+        with DeadlineExceeded, whatever its tries do; the steps below it are cancelled.
         """
         limited = copy.copy(self)
         limited.call_mixins = (*self.call_mixins, checked_deadline(duration))

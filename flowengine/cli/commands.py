@@ -333,7 +333,7 @@ def top() -> None:
 @click.argument("run_id", metavar="RUN")
 @click.argument("name")
 @click.argument("value", required=False)
-@click.option("--actor", help="Who answers. By default the user of this computer.")
+@click.option("--actor", help="The actor. By default the user of this computer.")
 def send(run_id: str, name: str, value: str | None, actor: str | None) -> None:
     """Answer the step of RUN that waits for NAME, or will.
 

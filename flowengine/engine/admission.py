@@ -21,6 +21,7 @@ from flowengine.evaluator.admission import (
     read_keys,
     switched,
 )
+from flowengine.printable import clipped
 from flowengine.store import Session, Store
 from flowengine.store.admission import StoredQueue
 from flowengine.store.failures import is_unavailable
@@ -30,6 +31,7 @@ log = logging.getLogger("flowengine")
 _MAX_QUEUES = 50  # looked at in one transaction
 _MAX_TASKS = 100  # of one queue
 _MAX_ROUNDS = 200
+_SHOWN_CHARACTERS = 300  # of the keys in a log line
 _LATEST_LOOK = 1000  # milliseconds until the next look at a rate whose tasks have not started
 
 
@@ -56,18 +58,20 @@ class Admissions:
         recovery admits later.
         """
         due: Counter[str] = Counter()
+        freed = sorted(set(freed))
         try:
             known = self._unblocked(queues)
             for start in range(0, len(known), _MAX_QUEUES):
                 part = dict(list(known.items())[start : start + _MAX_QUEUES])
                 due += self._in_rounds(part, None)
-            for key in sorted(set(freed)):
+            for key in freed:
                 due += self._in_rounds({}, key)
         except Exception as problem:
             level = logging.DEBUG if is_unavailable(problem) else logging.ERROR
             log.log(
                 level,
-                "tasks that wait for a limit could not be admitted; recovery tries again",
+                "tasks that wait for %s could not be admitted; recovery tries again",
+                clipped(", ".join(map(str, [*queues.values(), *freed])), _SHOWN_CHARACTERS),
                 exc_info=problem,
                 extra={"action": "admission_failed"},
             )

@@ -23,8 +23,8 @@ from flowengine.settings import Settings
 from flowengine.store import Session, Store
 from flowengine.store.runs import StoredRun
 
-#: Child runs before the limit from which each is counted under a lock: no more than so many
-#: threads start one at the same moment.
+#: Child runs before the limit from which each is counted under a lock: at most this number
+#: of threads start one at the same moment.
 _NEAR = 100
 _CANCELLED = StepState.CANCELLED
 

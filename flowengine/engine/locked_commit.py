@@ -72,9 +72,9 @@ def consume_inbox(
 ) -> CommitEffects:
     """Evaluate the run's unconsumed reports and facts, and the follow-ups of that evaluation.
 
-    The caller has locked the run, and commits. Stored follow-ups of a tenant's run are consumed
-    by so many transactions at once as its tenant has shares; others leave them stored. Raises
-    ActionRefused if an action would reopen a run whose singleton key another open run has.
+    The caller has locked the run, and commits. At most `tenant_shares` transactions at once
+    consume stored follow-ups of a tenant's runs; others leave them stored. Raises ActionRefused
+    if an action would reopen a run whose singleton key another open run has.
     """
     run_id, tenant = run.head.view.id, run.head.view.tenant
     reported = session.inbox.reports(run_id, _MAX_TRIGGERS)

@@ -1,9 +1,9 @@
 """Wake pollers: processes without a broker, which ask the database for tasks.
 
 A poller of this process is called. A poller of another process is notified by PostgreSQL; on SQLite
-it asks at an interval. Nobody is notified of whom the process does not know: it reads the rows of
-pollers when it has due tasks, and at most once in some seconds. A poller is new for longer than
-that, and as long as it is new it asks often.
+it asks at an interval. A process notifies only pollers that it knows: it reads their rows when it
+has due tasks, at most once in `KNOWN_SECONDS`. A new poller may be unknown for that time, so it
+asks often for twice as long.
 
 A commit notifies pollers itself (`poller_notes`), so that no round trip lies between the rows and
 the notification: PostgreSQL delivers it when the rows are visible. Such commits are written to the

@@ -69,7 +69,7 @@ class Publications:
                 drafts[name] = self._drafts.of(name, each, changes)
         while True:
             stale = self._compare(own, drafts, folder, changes)
-            # Those who may have given a schedule away. A broken one still has its own.
+            # Documents that may have given a schedule to another. A broken document keeps its own.
             givers = {
                 name
                 for name, each in own.items()

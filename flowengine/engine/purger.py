@@ -122,7 +122,7 @@ class Purger:
     def remove_expired(self, seconds: float, *, now: bool = False) -> PurgeResult:
         """Remove expired results and locks, idle keys, old ticks and logs, whatever their runs do.
 
-        Once in ten minutes of this process, and not in its first: those who have none pay nothing.
+        Once in ten minutes of this process, and not in its first: a short process pays nothing.
         """
         if not now and time.monotonic() < self._next_removal:
             return PurgeResult()

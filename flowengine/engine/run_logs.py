@@ -71,8 +71,8 @@ class RunLogs:
 
         Filters: `step` (a path, the end of one, or several), `try_number`, `level` (lines of this
         level and above), `grep` (a regular expression), `since` (a datetime, a timedelta, or
-        milliseconds), `last` (so many lines at most). With `follow` it goes on until the run has
-        ended, or no line came for `timeout` seconds. Raises UnknownRun and InvalidFilter.
+        milliseconds), `last` (the number of newest lines). With `follow` it goes on until the run
+        has ended, or no line came for `timeout` seconds. Raises UnknownRun and InvalidFilter.
         """
         tenant = visible_tenant(self._bound, tenant)
         with self._database.read() as session:

@@ -57,7 +57,7 @@ class _Line:
 def load_run_tree(
     session: Session, run_id: str, most: int = MAX_LINES, most_bytes: int = MAX_BYTES
 ) -> RunTree:
-    """Return up to `most` lines of a run's tree, with so many bytes of paths and errors."""
+    """Return up to `most` lines of a run's tree, with `most_bytes` of paths and errors at most."""
     limit = _ROWS_PER_LINE * most
     rows = session.steps.skeleton(
         run_id, wide=WIDE, first=_FIRST_ITEMS, shown=_FAILED, most=limit + 1

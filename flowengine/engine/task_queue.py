@@ -196,11 +196,13 @@ class TaskQueue:
             now = session.now()
             held = [(task.uuid, task.lease) for task in tasks]
             parked = session.reports.park(held, now + wait, now)
-            for task_list in sorted({task.task_list_name for task in tasks}):
+            task_lists = sorted({task.task_list_name for task in tasks})
+            for task_list in task_lists:
                 parked += session.reports.park_waiting(task_list, circuit, now + wait, now)
         log.info(
-            "parked %d tasks for %.1f s%s",
+            "parked %d tasks of %s for %.1f s%s",
             parked,
+            ", ".join(task_lists),
             wait / 1000,
             f": circuit breaker {circuit!r} is open" if circuit else "",
             extra={"action": "tasks_parked", "circuit": circuit},

@@ -52,7 +52,7 @@ class Watchdog:
     def is_late(self, patience: float = 0.0) -> bool:
         """Whether the next pass is overdue by an interval: no beat ticks, or all pools are busy.
 
-        With `patience`, by so many seconds more.
+        `patience` is added to the interval, in seconds.
         """
         with self._engine.database.read() as session:
             now = session.now()

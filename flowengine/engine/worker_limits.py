@@ -26,7 +26,7 @@ log = logging.getLogger("flowengine")
 
 _MAX_KNOWN = 1_000  # servers whose limits are remembered; a process has one, the wire API many
 
-#: Claims tasks: at most so many, and if runs are given only theirs.
+#: Claims at most the given number of tasks, and if runs are given only theirs.
 Take = Callable[[Session, int, Collection[str] | None], Claim]
 
 
@@ -43,7 +43,7 @@ class Room:
 
 
 def room(limits: Limits, held: Mapping[str, int], most: int) -> Room:
-    """Return how much of `most` a server may claim that holds so many tries of each run.
+    """Return how much of `most` a server may claim; `held` are its tries by run.
 
     Each of several tasks may be of another run. So while there is room for new runs, no more tasks
     are claimed than that.

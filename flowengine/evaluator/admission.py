@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from flowengine.evaluator.records import derived_id
 from flowengine.program.event_options import EventOptions
-from flowengine.program.limit_keys import Of, rendered
+from flowengine.program.limit_keys import KeyScope, rendered
 from flowengine.program.option_checks import MAX_COUNT
 
 MAX_PASSES = 8
@@ -43,7 +43,7 @@ class StatedKey(NamedTuple):
 
 
 def stated_keys(
-    options: EventOptions, value_of: Callable[[str], Any], run: Of, since: int
+    options: EventOptions, value_of: Callable[[str], Any], run: KeyScope, since: int
 ) -> list[StatedKey]:
     """Return the keys of a step, sorted: the order in which they are locked and reserved.
 

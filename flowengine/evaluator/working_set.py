@@ -305,7 +305,7 @@ class WorkingSet:
     # --- limits ---
 
     def require(self, count: int, path: str) -> None:
-        """Fail the row at that path if the run has no room for so many more steps."""
+        """Fail the row at that path if the run has no room for `count` more steps."""
         limit = self.limits.max_run_steps
         if self.run.step_count + count > limit:
             message = (

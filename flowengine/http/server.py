@@ -138,7 +138,11 @@ class HttpServer:
         try:
             asyncio.run(self._serve(started))
         except Exception:
-            log.exception("the HTTP server has ended", extra={"action": "http_server_failed"})
+            log.exception(
+                "the HTTP server at %s has ended, no request is answered: restart this process",
+                self.url,
+                extra={"action": "http_server_failed"},
+            )
         finally:
             started.set()
             self.pool.end()
@@ -197,7 +201,10 @@ class HttpServer:
             return cast(Response, await call)
         except Exception:
             log.exception(
-                "%s %s failed", route.method, route.path, extra={"action": "http_request_failed"}
+                "request %s %s failed and was answered with 500",
+                route.method,
+                route.path,
+                extra={"action": "http_request_failed"},
             )
             hint = "the log of the server has the cause"
             return problem(500, "internal_error", "the server could not answer", hint)

@@ -44,7 +44,7 @@ class MessageCoordinator(ABC):
     ) -> ReceivedMessage | None:
         """Reserve the next message for `visibility_timeout` seconds; None if there is none.
 
-        With `timeout`, wait up to so many seconds for one.
+        With `timeout`, wait up to `timeout` seconds for one.
         """
 
     @abstractmethod

@@ -13,8 +13,8 @@ RUN = "$run"  #: in a key: the id of the run; no parameter has that name
 LONGEST_KEY = 200  #: characters of a key; a longer one ends with its digest
 
 
-class Of(Protocol):
-    """The run whose step needs a key."""
+class KeyScope(Protocol):
+    """The run of a step that needs a key: names in braces may stand for its id and tenant."""
 
     @property
     def id(self) -> str: ...
@@ -61,7 +61,7 @@ def whole_names(template: str) -> Iterator[str]:
         return  # see `key_problems`
 
 
-def rendered(template: str, value_of: Callable[[str], Any], run: Of) -> str:
+def rendered(template: str, value_of: Callable[[str], Any], run: KeyScope) -> str:
     """Return the key for the arguments of a step; `value_of` raises KeyError for an unknown name.
 
     Raises KeyError for a name without a value, and TypeError for a list or a map.
@@ -78,7 +78,7 @@ def rendered(template: str, value_of: Callable[[str], Any], run: Of) -> str:
     return f"{key[: LONGEST_KEY - len(digest) - 1]}~{digest}"
 
 
-def typed_parts(template: str, value_of: Callable[[str], Any], run: Of) -> list[Any]:
+def typed_parts(template: str, value_of: Callable[[str], Any], run: KeyScope) -> list[Any]:
     """Return the texts and the values of a key: no two lists of arguments have the same.
 
     Raises as `rendered` does, whose text two of them may share: "a:b" and "c", "a" and "b:c".
@@ -91,14 +91,14 @@ def typed_parts(template: str, value_of: Callable[[str], Any], run: Of) -> list[
     return found
 
 
-def _text(path: str, value_of: Callable[[str], Any], run: Of) -> str:
+def _text(path: str, value_of: Callable[[str], Any], run: KeyScope) -> str:
     value = _value(path, value_of, run)
     # A NUL or a lone surrogate has no place in a database.
     is_plain = isinstance(value, str) and "\0" not in value and value.isprintable()
     return value if is_plain else json.dumps(value)
 
 
-def _value(path: str, value_of: Callable[[str], Any], run: Of) -> Any:
+def _value(path: str, value_of: Callable[[str], Any], run: KeyScope) -> Any:
     name, *rest = path.split(".")
     try:
         value = value_of(name)

@@ -1,4 +1,4 @@
-"""Let a model do one step: the conversation is recorded entry by entry, and gone on with.
+"""Let a model do one step: each entry of the conversation is recorded, and a new try continues it.
 
 Invariant: an entry is recorded, under the lease of the step's task, before anything follows from
 it. So a process that is killed loses at most the request it was waiting for.

@@ -30,7 +30,7 @@ class Cap:
         return False
 
     def leaves_out(self, more: int) -> bool:
-        """Whether a line is left out, because it is followed by so many bytes; then it is counted.
+        """Whether a line that `more` bytes follow is left out; then it is counted.
 
         The caller need not make such lines: one text may be much longer than all that is kept.
         """

@@ -39,8 +39,8 @@ def encoded_line(at: int, level: int, stream: str, logger: str, text: str) -> st
     return f'[{at},{level},"{stream}",{name},{_quoted(text)}]'
 
 
-def told_line(at: int, text: str) -> str:
-    """Return a line in which flowengine itself tells something about a log."""
+def notice_line(at: int, text: str) -> str:
+    """Return a line that flowengine itself adds to a log: a notice of a gap or a loss."""
     return encoded_line(at, logging.WARNING, LOG, "flowengine", text)
 
 

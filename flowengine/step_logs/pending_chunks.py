@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from flowengine.step_logs.cap import loss_text
 from flowengine.step_logs.chunks import ChunkLines, LogChunk, TryKey
-from flowengine.step_logs.lines import body_of, told_line
+from flowengine.step_logs.lines import body_of, notice_line
 from flowengine.step_logs.segments import Seal, Segment, chunks_of
 from flowengine.step_logs.tail_files import TailFiles
 
@@ -76,6 +76,6 @@ def _whole(chunk: ChunkLines, found: Sequence[LogChunk]) -> list[LogChunk]:
         for form in forms:
             if form.first == place:
                 place += form.line_count
-        told = told_line(time.time_ns() // 1_000_000, loss_text(missing, _UNREADABLE))
-        forms.append(LogChunk(*chunk.key, place, 1, body_of([told])))
+        notice = notice_line(time.time_ns() // 1_000_000, loss_text(missing, _UNREADABLE))
+        forms.append(LogChunk(*chunk.key, place, 1, body_of([notice])))
     return forms

@@ -279,9 +279,9 @@ class LogSpool:
             end_line()
 
     def take_try(self, chunks: Sequence[PendingChunk], seconds: float) -> list[PendingChunk]:
-        """Take the chunks of a try; waits so long for the end of a delivery that has some.
+        """Take the chunks of a try; wait up to `seconds` for a delivery that has some of them.
 
-        None are returned if it does not end: chunks of a try are stored in order.
+        None are returned if that does not end in time: chunks of a try are stored in order.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: not _are_taken(chunks), timeout=seconds):

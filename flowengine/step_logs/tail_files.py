@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flowengine.step_logs.cap import TAIL_BYTES, Cap, gap_text
 from flowengine.step_logs.chunks import ChunkLines, LogChunk, TryKey
-from flowengine.step_logs.lines import told_line
+from flowengine.step_logs.lines import notice_line
 from flowengine.step_logs.segments import Seal, Segment, locked, records_of, segments_in
 
 SUFFIX = ".tail"
@@ -59,8 +59,9 @@ def tail_chunks(
     tail = cap.take_tail()
     if tail and tail[0][0] > first:
         skipped = tail[0][0] - first
-        at = tail[0][1][1:].partition(",")[0]  # of the line behind: who sorts keeps the order
-        tail.insert(0, (tail[0][0] - 1, told_line(int(at), gap_text(skipped))))
+        # The time of the next line, so that sorting by time keeps the order.
+        at = tail[0][1][1:].partition(",")[0]
+        tail.insert(0, (tail[0][0] - 1, notice_line(int(at), gap_text(skipped))))
     chunks: list[ChunkLines] = []
     for number, line in tail:
         if not chunks or not chunks[-1].takes(number, line):

@@ -15,8 +15,8 @@ from flowengine.step_logs.lines import (
     STREAM_LEVELS,
     LineBuffer,
     encoded_line,
+    notice_line,
     pieces,
-    told_line,
 )
 from flowengine.step_logs.pending_chunks import PendingChunk
 from flowengine.step_logs.redaction import Redactor
@@ -144,7 +144,7 @@ class TryLog:
             self._tail = self._spool.tail_files(self._key, number)
 
     def _append(self, number: int, line: str) -> None:
-        if self._lost and self._append_line(number - 1, self._told(loss_text(self._lost, _LOSS))):
+        if self._lost and self._append_line(number - 1, self._notice(loss_text(self._lost, _LOSS))):
             self._lost = 0
         if self._lost or not self._append_line(number, line):
             self._lost += 1
@@ -159,8 +159,8 @@ class TryLog:
             self._chunks.append(chunk)
         return True
 
-    def _told(self, text: str) -> str:
-        return told_line(time_ns() // 1_000_000, text)
+    def _notice(self, text: str) -> str:
+        return notice_line(time_ns() // 1_000_000, text)
 
     # --- the end ---
 
@@ -175,7 +175,7 @@ class TryLog:
             self._is_ended = True
             if self._lost:  # the last one of them has the number
                 number = self._tail_first - 1 if self._tail_first else self.line_count
-                self._append_line(number, self._told(loss_text(self._lost, _LOSS)), force=True)
+                self._append_line(number, self._notice(loss_text(self._lost, _LOSS)), force=True)
                 self._lost = 0
             if tail := self._cap.take_tail():
                 files, self._tail = self._tail, None

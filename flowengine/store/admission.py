@@ -174,11 +174,11 @@ class AdmissionRows(Part):
         self._session.execute(_SET_DUE, {"key": key, "due": due, "now": now})
 
     def clear_due(self, key: str, now: int) -> None:
-        """Nobody waits for a rate any more, unless another transaction has just set its time."""
+        """Record that no task waits for a rate, unless another transaction has just set `due`."""
         self._session.execute(_CLEAR_DUE, {"key": key, "now": now})
 
     def due_keys(self, now: int) -> list[str]:
-        """Return the rates of which a slot has become free, and for which somebody waits."""
+        """Return the rates of which a slot has become free, and for which tasks wait."""
         return list(self._session.execute(_DUE_KEYS, {"now": now}).scalars())
 
     # --- slots ---

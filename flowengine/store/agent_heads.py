@@ -59,7 +59,7 @@ _EXPIRED = (
     "SELECT project_id, agent_id FROM flowengine_agent_state_head "
     f"WHERE {HEAD_IS_SUSPENDED} AND resume_deadline <= %s ORDER BY resume_deadline LIMIT %s"
 )
-# One statement, and four looks into partial indexes: for those who have no agents too.
+# One statement, four lookups in partial indexes: each recovery pass runs it, also without agents.
 _HAS_WORK = (
     f"SELECT EXISTS (SELECT 1 FROM flowengine_agent_inbox WHERE {INBOX_IS_DUE} "
     f"AND next_retry_at <= %s) OR EXISTS (SELECT 1 FROM flowengine_agent_inbox "

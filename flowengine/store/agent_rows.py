@@ -33,8 +33,8 @@ TURN_COLUMNS = (
 class HeadMessages:
     """Messages that a head waits for (`expecting_correlation_id`), as an update of it treats them.
 
-    Whoever adds a message notes it in the head first. So an optimistic commit, which has read no
-    messages, cannot overtake one.
+    A transaction that adds a message notes it in the head first. So an optimistic commit, which has
+    read no messages, cannot overtake one.
     """
 
     NONE = "none"  #: refused if there are any

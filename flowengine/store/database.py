@@ -1,7 +1,7 @@
 """A database: its connections, transactions, clock and errors.
 
-Whoever opens one names this class. `engine`, `worker` and the layers above them use it as a `Store`
-(`protocol`); PostgreSQL and SQLite have a folder each.
+Code that opens a database names this class. `engine`, `worker` and the layers above them use it as
+a `Store` (`protocol`); PostgreSQL and SQLite have a folder each.
 """
 
 from __future__ import annotations

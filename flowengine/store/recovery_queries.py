@@ -145,7 +145,7 @@ _DUE_TIMERS = statement(
     f"JOIN flowengine_step s ON s.id = t.step_id WHERE {TIMER_IS_SET} AND t.due <= :now "
     f"ORDER BY t.due LIMIT {MANY}"
 )
-# One statement for both: for those who have neither, too.
+# One statement for both: each recovery pass runs it, also without timers and schedules.
 _DUE_BY_CLOCK = statement(
     f"SELECT EXISTS (SELECT 1 FROM flowengine_timer WHERE {TIMER_IS_SET} AND due <= :now), "
     f"EXISTS (SELECT 1 FROM flowengine_schedule WHERE {SCHEDULE_IS_DUE} AND due <= :now)"

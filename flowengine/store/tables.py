@@ -364,7 +364,7 @@ class FeedRow(_Table, table=True):
 
 
 class CounterRow(_Table, table=True):
-    """A number that only grows. Its lock orders those who raise it."""
+    """A number that only grows. Its lock orders the transactions that raise it."""
 
     name: str = _name(primary_key=True, length=64)
     value: int = _time()

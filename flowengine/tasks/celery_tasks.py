@@ -122,7 +122,8 @@ def register_celery_tasks(
                 if is_unavailable(problem):  # counted; recovery repeats it
                     log.debug("message %s(%s) failed: %s", name, shown, problem, extra=about)
                 else:
-                    log.exception("message %s(%s) failed", name, shown, extra=about)
+                    then = "the start is refused" if name == EXECUTE else "recovery repeats it"
+                    log.exception("message %s(%s) failed: %s", name, shown, then, extra=about)
                 if name == EXECUTE:  # no row stands behind it: the sender must know
                     reason = f"{type(problem).__name__}; the log of the worker has the traceback"
                     named = args[1] if len(args) > 1 else kwargs.get("workflow", "")

@@ -1,7 +1,7 @@
 """The control queue is consumed by some worker, also if all of them were started with -Q.
 
 Starts by message and evaluations after a chord wait in it. A worker with -Q leaves it to others,
-for whoever names queues keeps other work away; if no living worker consumes it, those with -Q do.
+because -Q is to keep other work away; if no living worker consumes it, the workers with -Q do.
 """
 
 from __future__ import annotations

@@ -20,13 +20,13 @@ from flowengine.turns.records import (
     Delivery,
     EndedStep,
     Head,
+    ModelAnswered,
     ModelCall,
     ModelFailed,
     NewCard,
     NewEvent,
     Reported,
     Rules,
-    Spoken,
     StartedCall,
     Stopped,
     Trigger,
@@ -112,7 +112,7 @@ def decide(
         return None
     decision = _Decision(head, turn, calls, rules, now)
     match trigger:
-        case Spoken() if head.run_id == trigger.run_id:
+        case ModelAnswered() if head.run_id == trigger.run_id:
             if head.status == HeadState.DISPATCHED:
                 # A person has completed the model call by hand: no worker has entered.
                 decision.move(HeadSignal.ENTER)
@@ -140,36 +140,36 @@ class _Decision:
 
     # --- the triggers ---
 
-    def hear(self, spoken: Spoken) -> None:
-        """The model has spoken: call tools, go on, or deliver."""
+    def hear(self, answered: ModelAnswered) -> None:
+        """The model has answered: call tools, go on, or deliver."""
         turn, number = self._turn, self._turn.steps
-        turn.tokens += spoken.tokens
+        turn.tokens += answered.tokens
         step_id = step_id_of(turn.id, number)
-        self._card(CardType.THOUGHT, spoken.content, f"thought:{number}", step_id)
-        if spoken.problem:
-            self._ended_step(step_id, "failed", spoken.tokens)
-            self._finish_with_text(spoken, TaskStatus.PARTIAL, spoken.problem)
+        self._card(CardType.THOUGHT, answered.content, f"thought:{number}", step_id)
+        if answered.problem:
+            self._ended_step(step_id, "failed", answered.tokens)
+            self._finish_with_text(answered, TaskStatus.PARTIAL, answered.problem)
             return
-        submits = [call for call in spoken.calls if call.is_submit]
-        calls = spoken.calls
+        submits = [call for call in answered.calls if call.is_submit]
+        calls = answered.calls
         if submits and len(calls) > 1:
             calls = tuple(replace(call, problem=_SIBLINGS) for call in calls)
         elif submits and not submits[0].problem:
-            self._ended_step(step_id, "completed", spoken.tokens)
+            self._ended_step(step_id, "completed", answered.tokens)
             self._submit(submits[0], number, step_id)
             return
         accepted = [self._ask_for(call, number, at, step_id) for at, call in enumerate(calls)]
         if any(accepted):
-            self._ended_step(step_id, "suspended", spoken.tokens)
+            self._ended_step(step_id, "suspended", answered.tokens)
             self._suspend()
             return
-        self._ended_step(step_id, "completed", spoken.tokens)
-        if not calls and not spoken.goes_on:
+        self._ended_step(step_id, "completed", answered.tokens)
+        if not calls and not answered.goes_on:
             if not self._rules.must_submit:
-                self._finish_with_text(spoken, TaskStatus.SUCCESS, "")
+                self._finish_with_text(answered, TaskStatus.SUCCESS, "")
                 return
             self._card(CardType.REMINDER, _REMINDER, f"reminder:{number}", step_id)
-        if not self._finish_if_spent(spoken.text):
+        if not self._finish_if_spent(answered.text):
             self.move(HeadSignal.CONTINUE)
             self.ask()
 
@@ -345,8 +345,8 @@ class _Decision:
         self._finish(status, code, message, partial=text)
         return True
 
-    def _finish_with_text(self, spoken: Spoken, status: str, code: str) -> None:
-        self._finish(status, code, content=delivery.of_text(spoken.text))
+    def _finish_with_text(self, answered: ModelAnswered, status: str, code: str) -> None:
+        self._finish(status, code, content=delivery.of_text(answered.text))
 
     def _error(self, code: str, message: str, step_id: str) -> None:
         content: Json = {"code": code, "message": message}

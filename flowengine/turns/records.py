@@ -121,7 +121,7 @@ class AskedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class ModelAnswered:
     """The model has answered."""
 
     run_id: str
@@ -166,7 +166,7 @@ class Stopped:
     by: str = ""
 
 
-Trigger = Spoken | ModelFailed | Reported | Stopped
+Trigger = ModelAnswered | ModelFailed | Reported | Stopped
 
 
 # --- changes ---

@@ -296,7 +296,7 @@ def _advanced(
 def report_of(
     progress: Progress, seen: int, failed: Failed | None = None, *, is_partial: bool = False
 ) -> ActivationEnded:
-    """Return the report of an activation that was told of so many ends.
+    """Return the report of an activation that received the ends of `seen` calls.
 
     Plain functions have no task: the next activation calls those that are behind other calls.
     """

@@ -22,7 +22,7 @@ log = logging.getLogger("flowengine")
 
 _ENOUGH = 2  # tries before a facet can be quick
 _WEIGHT = 0.2  # of the latest try in the moving average
-_SLOW = 10.0  # a try of more than so many times `quick_seconds` is slow
+_SLOW = 10.0  # multiple of `quick_seconds` above which a try is slow
 _MEMORY = 10.0  # seconds for which a slow try is remembered
 _SHOWN = 3  # tasks that a log line names
 _GROWTH = 3  # tasks of a batch for each consecutive quick try
@@ -213,7 +213,7 @@ class BatchSizing:
         return [name for name in quick if name == last or not self._was_slow(name)]
 
     def fitting(self, names: Iterable[str], seconds: float) -> int:
-        """How many tasks of these facets to claim together, for so many seconds at most."""
+        """How many tasks of these facets to claim together, for at most `seconds` of work."""
         names = list(names)
         slowest = max((self._facets[name].average for name in names), default=0.0)
         if not slowest:

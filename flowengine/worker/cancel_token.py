@@ -23,7 +23,7 @@ class CancelToken:
         return self._event.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait so many seconds, or until it is set; return whether it is."""
+        """Wait up to `timeout` seconds until it is set; return whether it is. None: no limit."""
         return self._event.wait(timeout)
 
     def check(self) -> None:

@@ -128,9 +128,13 @@ class Heartbeat:
         if self._end is None or alone <= self._settings.alone_patience:
             return
         log.error(
-            "no heartbeat has reached the database for %.0f s, longer than alone_patience: the "
-            "worker ends when what it runs has ended; its reports are in the spool",
+            "no heartbeat of server %s (pid %s) has reached the database for %.0f s, longer than "
+            "alone_patience (%g s): the worker ends after its running steps; its reports are in "
+            "the spool",
+            self.server.server_name,
+            self.server.pid,
             alone,
+            self._settings.alone_patience,
             extra={"action": "worker_alone"},
         )
         end, self._end = self._end, None

@@ -20,7 +20,7 @@ class LoopProbe:
         self._is_reported = False
 
     def check(self, others: int) -> None:
-        """Log the facet that blocks the loop, once: so many other coroutines wait for it."""
+        """Log the facet that blocks the loop, once; `others` coroutines wait for it."""
         seconds = self._blocked_for()
         if not seconds:
             return

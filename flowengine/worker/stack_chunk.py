@@ -24,8 +24,8 @@ def on_own_stack_chunk(function: Callable[P, R]) -> Callable[P, R]:
     larger than the rest of the chunk begins a new one, with free space behind it.
     """
 
-    def roomy(*args: P.args, **kwargs: P.kwargs) -> R:
+    def with_large_frame(*args: P.args, **kwargs: P.kwargs) -> R:
         return function(*args, **kwargs)
 
-    roomy.__code__ = roomy.__code__.replace(co_stacksize=_FRAME_SIZE)
-    return functools.wraps(function)(roomy)
+    with_large_frame.__code__ = with_large_frame.__code__.replace(co_stacksize=_FRAME_SIZE)
+    return functools.wraps(function)(with_large_frame)

@@ -103,7 +103,7 @@ class TaskWorker:
     def drain(self, task_list: str, wake: int = 1) -> int:
         """Work until no task of the list is due for us or the slice ends; return the number done.
 
-        With `wake` above 1 the wake-up was meant for so many workers. The others are woken only
+        With `wake` above 1 the wake-up was meant for `wake` workers. The others are woken only
         if there is more to do than this one claims. At the end of its slice a worker sends another
         wake-up, so that other lists have their turn in this pool.
         """

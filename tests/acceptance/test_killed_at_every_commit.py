@@ -72,7 +72,7 @@ def check_rows(path: Path) -> None:
     rows.close()
 
 
-#: Of all commits one in so many; the chaos run takes each.
+#: With the number N the process is killed at one in N commits; in the chaos run at each.
 STRIDES = [
     ("sqlite", "after", 9),
     *(

@@ -14,7 +14,7 @@ from tests.acceptance import asked_clerk
 from tests.acceptance.test_killed_at_every_commit import run_child
 from tests.servers import PostgresServer
 
-#: Of all commits one in so many; the chaos run takes each.
+#: With the number N the process is killed at one in N commits; in the chaos run at each.
 STRIDES = [
     ("sqlite", "after", 5),
     *(

@@ -94,7 +94,7 @@ def test_a_wrong_file_of_a_project_is_refused_with_the_reason(
     assert (ended.exit_code, problem in ended.output) == (1, True), ended.output
 
 
-def test_a_folder_that_the_settings_name_and_that_is_missing_is_told(
+def test_a_missing_folder_that_the_settings_name_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -23,7 +23,7 @@ def finish(flow: Flow, run: Run[Any]) -> None:
 
 
 def work(flow: Flow, count: int) -> None:
-    """Run so many tasks."""
+    """Run `count` tasks."""
     worker = flow.worker("inline")
     for _ in range(count):
         task = worker.claim_next()

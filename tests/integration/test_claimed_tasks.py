@@ -209,7 +209,7 @@ def test_a_run_that_cannot_be_advanced_does_not_block_the_others_of_its_report(
 
 @pytest.fixture
 def away(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The database cannot be reached by those who report."""
+    """Reports cannot reach the database."""
 
     def fail(*_given: Any, **_more: Any) -> Any:
         raise OperationalError("", {}, Exception("the server is unreachable"))

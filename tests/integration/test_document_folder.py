@@ -55,7 +55,7 @@ def command(*words: str, expect: int = 0) -> Result:
     return result
 
 
-def test_a_broken_document_is_told_and_the_others_are_published(
+def test_a_broken_document_is_reported_and_the_others_are_published(
     flow: Flow, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder / "bad.yml").write_text('schedule: "61 * * * *"\ntasks: {a: {call: papers.note}}\n')
@@ -112,7 +112,7 @@ def test_a_folder_that_is_away_has_not_lost_its_schedules(
     assert [each.name for each in flow.engine.schedules.list()] == ["etl.daily"]
 
 
-def test_a_folder_that_cannot_be_listed_is_told_keeps_its_documents_and_stops_no_others(
+def test_a_folder_that_cannot_be_listed_is_reported_keeps_its_documents_and_stops_no_others(
     flow: Flow, folder: Path
 ) -> None:
     publisher, team = DocumentPublisher(str(folder)), folder / "etl"
@@ -187,7 +187,7 @@ BROKEN = {
 }
 
 
-def test_each_broken_document_is_told_with_its_place_and_the_others_run(
+def test_each_broken_document_is_reported_with_its_place_and_the_others_run(
     flow: Flow, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, (text, _) in BROKEN.items():

@@ -60,7 +60,7 @@ def test_an_early_answer_that_fits_no_step_is_refused_and_the_right_one_taken(fl
     assert run.result(timeout=0) is True
 
 
-def test_a_kept_answer_that_does_not_fit_the_step_that_begins_is_told_and_replaced(
+def test_a_kept_answer_that_does_not_fit_its_step_is_reported_and_can_be_replaced(
     flow: Flow,
 ) -> None:
     run = flow.start(two_types)

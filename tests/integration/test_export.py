@@ -169,7 +169,7 @@ def test_secrets_are_masked_in_an_export(flow: Flow) -> None:
     replay(json.loads(document)).check()
 
 
-def test_what_is_no_export_is_refused(flow: Flow, tmp_path: Path) -> None:
+def test_an_unknown_run_and_a_foreign_document_are_refused(flow: Flow, tmp_path: Path) -> None:
     with pytest.raises(UnknownRun):
         flow.engine.export("0" * 32)
     with pytest.raises(ValueError, match="not the export of a run"):

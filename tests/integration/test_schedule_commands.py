@@ -77,7 +77,7 @@ def test_a_process_publishes_the_schedules_of_its_code_once(
     publisher.publish(flow.engine)
 
 
-def test_a_schedule_that_the_workflow_refuses_is_told_and_others_are_published(
+def test_a_schedule_that_the_workflow_refuses_is_reported_and_others_are_published(
     flow: Flow, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = Schedule("@daily", inputs={"days": 1})
@@ -124,7 +124,7 @@ def test_a_schedule_is_paused_triggered_and_resumed(flow: Flow, command: Command
     assert command().output.startswith("no schedules")
 
 
-def test_a_triggered_run_that_waits_for_another_is_told_as_queued(
+def test_a_triggered_run_that_waits_for_another_is_reported_as_queued(
     flow: Flow, command: Command
 ) -> None:
     queue = Schedule("@yearly", overlap="queue", inputs={"day": "D"}, name="one by one")

@@ -76,7 +76,7 @@ def test_a_due_tick_starts_one_run_with_its_key_and_its_inputs(flow: Flow) -> No
     assert info.next_tick == told.nominal + 24 * 60 * MINUTE
 
 
-def test_ticks_that_nobody_took_are_caught_up_or_told(flow: Flow) -> None:
+def test_missed_ticks_are_caught_up_or_recorded_as_skipped(flow: Flow) -> None:
     put(flow, every="10m", name="none")
     put(flow, every="10m", name="last", catch_up="last")
     put(flow, every="10m", name="all", catch_up="all")
@@ -332,7 +332,7 @@ def test_all_schedules_are_listed_however_few_a_statement_reads(
         flow.engine.schedules.remove(names[-1])
 
 
-def test_an_unknown_schedule_is_told_with_the_nearest_name(flow: Flow) -> None:
+def test_an_unknown_schedule_is_reported_with_the_nearest_name(flow: Flow) -> None:
     put(flow, every="1m")
     with pytest.raises(UnknownSchedule, match=r"did you mean 'clock\.daily'"):
         flow.engine.schedules.get("clock.dailly")

@@ -66,7 +66,7 @@ SEEDS = range(9)
 
 # --- programs ---
 
-#: So often workers may die here; a real limit would fail the runs of unlucky seeds.
+#: Workers may die this number of times; a real limit would fail the runs of unlucky seeds.
 OFTEN = {"max_losses": 10_000}
 FACETS = (
     event_facet("Do", "x", "y", options=OFTEN),

@@ -129,7 +129,7 @@ def test_a_disk_that_hangs_delays_neither_the_heartbeat_nor_its_jobs(
     assert not [t for t in threading.enumerate() if t.name == "flowengine-documents"]
 
 
-def test_an_error_of_publication_is_told_once_and_publication_goes_on(
+def test_an_error_of_publication_is_logged_once_and_publication_goes_on(
     flow: Flow,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -64,7 +64,7 @@ def test_constraints_are_versions_and_nothing_else() -> None:
     assert lines.count("celery==" + script("constraints").read(text)["celery"]) == 1
 
 
-def test_what_is_written_can_be_read() -> None:
+def test_written_constraints_can_be_read() -> None:
     constraints = script("constraints")
     text = constraints.text({"a": "1", "b": "2.0"}, {"b": "2.0", "a": "1", "pytest": "9"})
     assert constraints.read(text) == {"a": "1", "b": "2.0", "pytest": "9"}

@@ -10,7 +10,7 @@ from flowengine.authoring.functions.activation import Activation, ActivationLimi
 from flowengine.authoring.functions.calls import acall, sleep, sleep_until, step, wait_for
 from flowengine.authoring.functions.derived_values import changed, now, random, uuid
 from flowengine.authoring.functions.durable_function import DurableFunction, durable_function
-from flowengine.authoring.functions.gathering import gather
+from flowengine.authoring.functions.gather_calls import gather
 from flowengine.errors import Divergence, FunctionMisuse, StepFailed
 
 __all__ = [  # noqa: RUF022 - grouped by user

@@ -118,7 +118,7 @@ class FunctionLoop(asyncio.AbstractEventLoop):
     def close_tasks(self) -> None:
         """End the coroutines of all tasks, the oldest first: their `finally` blocks run.
 
-        Whatever these blocks await never ends, so that they are ended there too.
+        An `await` in these blocks never returns: the coroutine is ended there too.
         """
         self.is_dropped = True
         self._ready.clear()

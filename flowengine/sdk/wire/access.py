@@ -1,7 +1,8 @@
 """Access: which token a request has, and what it may do.
 
-Tokens are cached for two seconds: so long a revoked one is accepted at most, and a busy agent costs
-one query in that time. Wrong tokens are counted by address: who guesses is refused for a minute.
+Tokens are cached for two seconds: a revoked one is accepted for at most that time, and a busy agent
+costs one query in it. Wrong tokens are counted by address: an address that guesses is refused for a
+minute.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ begun: dict[str, int] = {}  #: tries of a name that have begun in this process
 
 @event_facet(name="coroutines.gather", max_losses=0)
 async def gather(n: int, name: str, number: int) -> int:
-    """End when so many tries of this name have begun in one process, or a file allows it."""
+    """End when `number` tries of this name have begun in one process, or a file allows it."""
     directory = Path(os.environ["TRACES"])
     begun[name] = begun.get(name, 0) + 1
     log.info("number %d", n)

@@ -66,7 +66,7 @@ def test_tasks_wait_while_a_service_is_down_and_all_complete_when_it_is_back(
     assert not any(task.losses for task in fleet.engine.tasks(run.id))
     assert not run.info().is_final
 
-    # It is back, and slow: those who are let through stay there until they may go.
+    # It is back, and slow: the tries that are let through stay there until they may go.
     (fleet.traces / "down-payments").unlink()
     until(lambda: len(fleet.begun("payments")) == 2, "two probes")
     unfinished = [task for task in fleet.engine.tasks(run.id) if task.state != TaskState.FAILED]

@@ -1,4 +1,4 @@
-"""Whoever reaches the broker can send any message. None runs a step, and none ends a worker.
+"""A client of the broker can send any message. No such message runs a step or ends a worker.
 
 `test_combinations` does the same on RabbitMQ.
 """

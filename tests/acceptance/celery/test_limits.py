@@ -94,7 +94,7 @@ def run_under_limits(fleet: Fleet, seed: int, customers: int, mails: int, kills:
     assert starts <= limited.STARTS
     assert fates["lost"] > 5
     assert fates["duplicated"] > 5
-    # Nobody starves: the customers with few calls need not wait for the one with many.
+    # No customer starves: those with few calls need not wait for the one with many.
     ends = {row.id: row.finished for row in rows(fleet, "SELECT id, finished FROM flowengine_run")}
     assert max(ends[run.id] for run in small) < ends[big.id]
     # No slot was lost: as many tries as the limits allow run at the same time.

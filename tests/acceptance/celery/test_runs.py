@@ -27,7 +27,7 @@ def test_all_runs_complete_and_record_every_step_once(
     assert all(worker.container.is_alive() for worker in celery_setup.worker_cluster)
 
 
-def test_what_a_step_prints_and_logs_in_a_pool_child_is_kept_once(fleet: Fleet) -> None:
+def test_printed_and_logged_lines_of_a_step_in_a_pool_child_are_kept_once(fleet: Fleet) -> None:
     """Celery redirects streams to a logger, and its loggers of tasks do not propagate."""
     run = fleet.start(graphs.told, n=5)
     children = [child for worker in fleet.workers for child in worker.children()]

@@ -124,7 +124,7 @@ def run_under_limits(fleet: Fleet, seed: int, count: int, plan: list[str], longe
                 killer.kill(what)
         wait_for(fleet.engine, handles, 60 + 2 * count)
         check_runs(fleet.engine, runs)
-        # Whatever was killed: no slot is lost, as many tries run again as the limits allow.
+        # The kills have lost no slot: as many tries run again as the limits allow.
         observer.set_limits(None, None)
     print(
         f"\nseed {seed}: {count} runs in {time.monotonic() - began:.1f} s; {dict(killer.kills)}; "

@@ -1,4 +1,4 @@
-"""A process of the hostile tenant: it keeps so many expensive runs in progress, until it is killed.
+"""A process of the hostile tenant: it keeps expensive runs in progress, until it is killed.
 
 A process of its own, because an application of another tenant does not share its interpreter.
 """

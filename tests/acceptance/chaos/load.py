@@ -24,7 +24,7 @@ class Load:
         self._starter = ThreadPoolExecutor(1)
 
     def start(self, count: int) -> None:
-        """Start so many runs, each of a workflow in turn."""
+        """Start `count` runs, each of a workflow in turn."""
         for _ in range(count):
             self._start(*self._draw())
 
@@ -39,7 +39,7 @@ class Load:
             self._start(*start)
 
     def retry(self, count: int) -> None:
-        """Retry so many runs, from any of their steps or what has failed of them.
+        """Retry `count` runs, from any of their steps or from their failed steps.
 
         Workflows are functions of their inputs: a retried run ends as the model says, too.
         """

@@ -42,7 +42,7 @@ DYING = "dying"
 
 
 def next_answer(results: int) -> Answer:
-    """The answer to a request that has so many results of tools."""
+    """The answer to a request that has `results` results of tools."""
     if results < len(KINDS):
         kind = KINDS[results]
         return calling("shelf__Count", f"call_{kind}", kind=kind)

@@ -16,7 +16,8 @@ from tests.fork_server import context
 from tests.model_server import ModelServer, Reply, Says, serving
 from tests.servers import PostgresServer
 
-#: Of all commits one in so many; the chaos run takes each, through the real package.
+#: With the number N the process is killed at one in N commits; in the chaos run at each, through
+#: the real package.
 STRIDES = [
     ("sqlite", "after", 2, False),
     ("sqlite", "before", 4, False),

@@ -177,7 +177,7 @@ def foreman(task: str) -> str:
 
 
 def _join(desk: Office, number: int) -> None:
-    """Let a parent join so many agents."""
+    """Let a parent join `number` agents."""
     tasks: Any = [{"instruction": f"t{at}", "target_ref": "clerk"} for at in range(number)]
     plan.reset({f"t{at}": ["done"] for at in range(number)})
     plan.steps["lead"] = [calls("crowd", tasks=tasks), "all done"]

@@ -67,7 +67,7 @@ _COPIED = {
 
 
 def copy_runs(url: str, number: int) -> None:
-    """Add so many runs like those that there are."""
+    """Add `number` copies of the runs in the database."""
     engine = create_engine(url)
     with engine.begin() as connection:
         for table, ids in _COPIED.items():

@@ -104,7 +104,7 @@ def test_a_function_awaits_graphs_and_functions_as_runs_of_their_own(work: Worke
     assert [work.engine.get(child_run_id(call.id)).state for call in calls] == ["COMPLETED"] * 2
 
 
-def test_the_failure_of_an_awaited_run_is_told(work: Worked) -> None:
+def test_the_failure_of_an_awaited_run_is_raised_in_the_function(work: Worked) -> None:
     assert work.run(bodies.fails_below, 4) == "told: no 4"
 
 

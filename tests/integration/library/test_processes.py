@@ -47,7 +47,7 @@ def test_a_signal_to_all_processes_of_a_service_does_not_end_the_keepers() -> No
     assert execute(sh("kill -TERM $PPID; kill -INT $PPID; exit 3")).exit_code == 3
 
 
-def test_the_end_of_a_command_is_told() -> None:
+def test_the_exit_code_or_signal_of_a_command_is_reported() -> None:
     assert execute(sh("exit 3")).exit_code == 3
     assert execute(sh("kill -USR1 $$")).signal == "SIGUSR1"
 

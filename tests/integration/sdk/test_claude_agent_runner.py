@@ -237,7 +237,7 @@ def test_arguments_of_a_tool_are_checked_before_it_is_called(on_sqlite: Engine) 
     assert "'query': expected String" in reply["content"]
 
 
-def test_the_error_of_a_tool_is_told_to_the_model(on_sqlite: Engine) -> None:
+def test_the_error_of_a_tool_is_sent_to_the_model(on_sqlite: Engine) -> None:
     def search(payload: dict[str, Any]) -> dict[str, Any]:
         raise OSError("the archive is closed")
 
@@ -257,7 +257,7 @@ def test_the_error_of_a_tool_is_told_to_the_model(on_sqlite: Engine) -> None:
     ],
     ids=["large", "set", "list", "workflow"],
 )
-def test_a_result_of_a_tool_that_cannot_be_used_is_told_to_the_model(
+def test_an_unusable_result_of_a_tool_is_reported_to_the_model(
     on_sqlite: Engine, returned: Any, why: str
 ) -> None:
     def search(payload: dict[str, Any]) -> Any:

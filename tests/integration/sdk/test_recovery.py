@@ -1,4 +1,4 @@
-"""Recovery knows pollers as servers, and a poller stands in for those who recover."""
+"""Recovery knows pollers as servers, and a poller stands in for workers that recover."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_an_unknown_value_of_a_tick_is_refused_when_it_is_written() -> None:
         ({"cron": "@daily", "inputs": {"$tick": 1}}, "this name is reserved"),
     ],
 )
-def test_a_bad_option_is_told_with_a_cure(options: dict[str, object], told: str) -> None:
+def test_a_bad_option_is_reported_with_a_cure(options: dict[str, object], told: str) -> None:
     with pytest.raises(InvalidSchedule) as caught:
         Schedule(**options)  # type: ignore[arg-type]
     assert told in str(caught.value)

@@ -203,12 +203,12 @@ TASK = "tasks:\n  a: {call: x.f}\n"
         (f"{TASK}result: {'[' * 60}{']' * 60}\n", "3:58", "nested too deep"),
     ],
 )
-def test_a_problem_is_told_with_its_place(text: str, place: str, what: str) -> None:
+def test_a_problem_is_reported_with_its_place(text: str, place: str, what: str) -> None:
     found = problems(text)
     assert any(each.startswith(f"w.yml:{place}: ") and what in each for each in found), found
 
 
-def test_all_problems_are_told_in_one_pass() -> None:
+def test_all_problems_are_reported_in_one_pass() -> None:
     text = """\
 schedule: {cron: "30 2 * *", timezone: Europa/Berlin}
 inputs: {day: {typ: date}}
@@ -224,7 +224,7 @@ result: "${tasks.a.result +}"
     assert found == expected
 
 
-def test_a_cycle_is_told_at_the_place_that_closes_it() -> None:
+def test_a_cycle_is_reported_at_the_place_that_closes_it() -> None:
     text = """\
 tasks:
   a: {call: x.f, with: {v: "${tasks.b.result}"}}
@@ -274,7 +274,7 @@ def test_a_document_above_a_mebibyte_is_refused_and_an_alias_is_not() -> None:
     compile_document("tasks:\n  a: {call: x.f, with: &w {n: 1}}\n  b: {call: x.f, with: *w}\n", "w")
 
 
-def test_bytes_that_are_not_utf_8_are_told_with_their_place() -> None:
+def test_bytes_that_are_not_utf_8_are_reported_with_their_place() -> None:
     assert problems(b"tasks:\n  \xff") == ["w.yml:2:3: the byte 0xff is not UTF-8"]
 
 

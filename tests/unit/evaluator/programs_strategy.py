@@ -68,8 +68,8 @@ class Case:
     document: Node
     inputs: dict[str, Any]
     seed: int
-    failing: int  #: so many answers of a hundred are failures
-    silent: int  #: so many are never given
+    failing: int  #: percentage of answers that are failures
+    silent: int  #: percentage of answers that are never given
 
     def answer(self, task: TaskDefinition) -> Outcome | None:
         """The outcome of a task: deterministic by its content."""

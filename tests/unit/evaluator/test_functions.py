@@ -144,7 +144,7 @@ def test_an_end_during_an_activation_makes_the_function_due_again_after_its_repo
     assert function(run).heard == (0,)
 
 
-def test_an_activation_that_was_told_everything_suspends_the_function() -> None:
+def test_an_activation_that_received_all_ends_suspends_the_function() -> None:
     run = started()
     activated(run, call(0), call(1))
     run.succeed(path(0), result=0)
@@ -198,7 +198,7 @@ def test_a_call_that_failed_in_place_has_had_its_first_try() -> None:
     assert [task.try_number for task in (run.task(path(0)), run.task(path(1)))] == [2, 1]
 
 
-def test_a_call_that_failed_in_place_for_the_last_time_is_told_at_once() -> None:
+def test_the_last_failure_of_a_call_in_place_activates_the_function_at_once() -> None:
     run = started()
     activated(run, call(0), failed=ONCE)
     assert row(run, 0).state == StepState.ERROR
@@ -313,7 +313,7 @@ def test_an_awaited_workflow_is_started_by_a_worker_with_the_code_of_the_functio
     assert (task.name, task.data_type, task.task_list_name) == ("Research@2", RUN_CALL, "agents")
 
 
-def test_the_deadline_of_a_call_is_told_as_its_error() -> None:
+def test_the_deadline_of_a_call_is_recorded_as_its_error() -> None:
     run = started()
     changes = activated(run, call(0, deadline=2.0))
     (timer,) = changes.created_timers

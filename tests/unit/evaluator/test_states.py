@@ -1,4 +1,4 @@
-"""The state machines: what is not drawn cannot happen."""
+"""The state machines: a transition that is not drawn cannot happen."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_a_new_parameter_with_a_default_breaks_nothing() -> None:
     assert refused(code) == []
 
 
-def test_another_type_breaks_and_another_result_is_told() -> None:
+def test_another_type_breaks_and_another_result_is_reported() -> None:
     code = FacetCode((Field("x", "String"),), (Field("y", "String"),))
     assert [(found.what, found.breaks) for found in refused(code)] == [
         ("takes String for 'x', Long is sent", True),

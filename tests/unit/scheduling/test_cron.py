@@ -125,7 +125,7 @@ def test_names_stand_for_five_fields(name: str, fields: str) -> None:
         ("1" * 5000, "more than 200 characters"),
     ],
 )
-def test_a_bad_expression_is_told_with_its_field_and_a_cure(cron: str, told: str) -> None:
+def test_a_bad_expression_is_reported_with_its_field_and_a_cure(cron: str, told: str) -> None:
     with pytest.raises(InvalidSchedule) as caught:
         Schedule(cron)
     assert told in str(caught.value)
@@ -141,7 +141,7 @@ def test_a_bad_expression_is_told_with_its_field_and_a_cure(cron: str, told: str
         ("", "no IANA time zone has that name"),
     ],
 )
-def test_an_unknown_zone_is_told_with_the_nearest_name(zone: str, told: str) -> None:
+def test_an_unknown_zone_is_reported_with_the_nearest_name(zone: str, told: str) -> None:
     with pytest.raises(InvalidSchedule) as caught:
         Schedule("0 6 * * *", timezone=zone)
     assert str(caught.value).startswith("the timezone of the schedule is")

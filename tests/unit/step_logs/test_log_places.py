@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from flowengine.engine.log_places import TryPlace, accounted_from
 from flowengine.step_logs.cap import gap_text, loss_text
-from flowengine.step_logs.lines import body_of, encoded_line, lines_of, told_line
+from flowengine.step_logs.lines import body_of, encoded_line, lines_of, notice_line
 
 LINE = encoded_line(1, logging.INFO, "log", "shop", gap_text(7))
-GAP, LOSS = told_line(1, gap_text(1_000)), told_line(1, loss_text(10, "full"))
+GAP, LOSS = notice_line(1, gap_text(1_000)), notice_line(1, loss_text(10, "full"))
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_a_chunk_accounts_for_the_lines_that_it_says_are_left_out(
     assert accounted_from(lines_of(body_of(lines), 5_000)) == start
 
 
-def test_a_chunk_of_told_lines_alone_accounts_for_them() -> None:
+def test_a_chunk_of_notices_alone_accounts_for_them() -> None:
     assert accounted_from(lines_of(body_of([GAP]), 5_000)) == 4_001
 
 

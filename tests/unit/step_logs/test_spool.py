@@ -152,7 +152,7 @@ def test_lines_beyond_the_memory_are_read_from_the_file(
     lines.close()
 
 
-def test_the_loss_of_lines_beyond_the_limit_is_told(
+def test_the_loss_of_lines_beyond_the_limit_is_recorded_as_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool, "SEGMENT_BYTES", 10_000)
@@ -239,7 +239,7 @@ def test_a_line_that_was_cut_off_spoils_no_other_with_a_codec(
     assert problems == []
 
 
-def test_an_unreadable_line_is_told_and_keeps_no_other_from_its_readers(
+def test_an_unreadable_line_is_reported_and_the_others_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool, "_MEMORY_BYTES", 0)
@@ -287,7 +287,7 @@ def test_no_step_writes_the_warning_about_a_full_disk(
     lines.close()
 
 
-def test_the_gap_of_a_long_log_is_told_as_a_line(tmp_path: Path) -> None:
+def test_the_gap_of_a_long_log_is_recorded_as_a_line(tmp_path: Path) -> None:
     lines, log = opened(tmp_path, head=10_000)
     for number in range(1, 3_001):
         log.write("stdout", f"{number} {LONG}\n")
@@ -543,7 +543,7 @@ def test_a_line_that_the_codec_refuses_is_kept_in_memory(tmp_path: Path) -> None
     lines.close()
 
 
-def test_one_text_much_longer_than_all_that_is_kept_is_told_as_a_gap(tmp_path: Path) -> None:
+def test_one_text_much_longer_than_all_that_is_kept_is_recorded_as_a_gap(tmp_path: Path) -> None:
     lines, log = opened(tmp_path, head=100_000)
     log.write("stdout", f"first\n{'x' * (8 << 20)}end\nlast\n")
     log.end()

@@ -13,12 +13,12 @@ from flowengine.turns.records import (
     Changes,
     Delivery,
     Head,
+    ModelAnswered,
     ModelFailed,
     NewCard,
     NewEvent,
     Reported,
     Rules,
-    Spoken,
     Stopped,
     Trigger,
     Turn,
@@ -72,7 +72,7 @@ class PlayedAgent:
     def say(self, *calls: AskedCall, text: str = "", **options: object) -> Changes | None:
         run_id = str(options.pop("run_id", self.head.run_id))
         tokens = options.pop("tokens", 15)
-        said = Spoken(run_id, text, {"text": text}, calls, tokens, **options)  # type: ignore[arg-type]
+        said = ModelAnswered(run_id, text, {"text": text}, calls, tokens, **options)  # type: ignore[arg-type]
         return self.tell(said)
 
     def fail(self, code: str = "model_failed", status: str = TaskStatus.FAILED) -> Changes | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flowengine.turns.records import CardType, Head, ModelFailed, Spoken, Stopped
+from flowengine.turns.records import CardType, Head, ModelAnswered, ModelFailed, Stopped
 from flowengine.turns.states import HeadState, TaskStatus, WaitState
 from tests.unit.turns.played_agent import PlayedAgent, asked, entered, suspended
 
@@ -74,7 +74,7 @@ def test_a_second_stop_and_everything_after_the_end_is_stale() -> None:
     assert agent.stop() is None
     assert agent.report(call) is None
     assert agent.expire(call) is None
-    assert agent.tell(Spoken(run_id, "late", {})) is None
+    assert agent.tell(ModelAnswered(run_id, "late", {})) is None
     assert agent.tell(ModelFailed(run_id, "model_failed", "late")) is None
     assert len(agent.deliveries[f"{'first':0>32}"]) == 1
 
@@ -87,7 +87,7 @@ def test_triggers_of_an_ended_turn_do_not_touch_the_next_one() -> None:
     agent.enter()
     before = agent.head
     assert agent.tell(Stopped("stopped", "late"), first) is None
-    assert agent.tell(Spoken(agent.model_calls[0], "late", {})) is None
+    assert agent.tell(ModelAnswered(agent.model_calls[0], "late", {})) is None
     assert agent.head is before
 
 

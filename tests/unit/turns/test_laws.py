@@ -19,10 +19,10 @@ from flowengine.turns.records import (
     CardType,
     Changes,
     Head,
+    ModelAnswered,
     ModelFailed,
     Reported,
     Rules,
-    Spoken,
     Stopped,
 )
 from flowengine.turns.states import AfterExecution, HeadState, TaskStatus, TurnState, WaitState
@@ -147,7 +147,7 @@ class AgentLaws(RuleBasedStateMachine):
     def hear_again(self, data: st.DataObject, has_failed: bool) -> None:
         run_id = data.draw(st.sampled_from(self.said))
         failed = ModelFailed(run_id, "model_failed", "late")
-        self._refuses(failed if has_failed else Spoken(run_id, "late", {}))
+        self._refuses(failed if has_failed else ModelAnswered(run_id, "late", {}))
 
     @precondition(lambda self: any(c.state != WaitState.WAITING for c in self.agent.calls.values()))
     @rule(data=st.data(), status=statuses, is_timeout=st.booleans())

@@ -13,7 +13,7 @@ def fib(n: int) -> int:
 
 
 def memory_taken(function: Callable[[int], int], depth: int) -> int:
-    """Count the pages that a call takes anew, so many calls deep."""
+    """Count the pages that a call takes anew, `depth` calls deep."""
     if depth:
         return memory_taken(function, depth - 1)
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
@@ -23,9 +23,9 @@ def memory_taken(function: Callable[[int], int], depth: int) -> int:
 
 def test_calls_take_no_memory_anew_however_deep_they_are() -> None:
     plain = max(memory_taken(fib, depth) for depth in range(150))
-    roomy = max(memory_taken(on_own_stack_chunk(fib), depth) for depth in range(150))
-    assert roomy < 50
-    assert plain > 10 * roomy, "without it some depth is an edge: else this test shows nothing"
+    chunked = max(memory_taken(on_own_stack_chunk(fib), depth) for depth in range(150))
+    assert chunked < 50
+    assert plain > 10 * chunked, "without it some depth is an edge: else this test shows nothing"
 
 
 def test_a_wrapped_function_keeps_its_name_and_result() -> None:

@@ -112,7 +112,7 @@ class World:
         self.told = Told(waits={"team": team.tool_timeout})
         self.told.max_depth = self.engine.settings.max_agent_depth
         self.wakeups: Wakeups = "received"
-        self.dies: tuple[int, bool] | None = None  #: after so many commits; whether before
+        self.dies: tuple[int, bool] | None = None  #: commits left; whether before the last
         self.commits = self.deaths = 0
         #: Violations of laws. They are not raised in the commit: a try, and a pass of recovery,
         #: catch the errors of one row.

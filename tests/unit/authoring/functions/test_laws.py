@@ -32,7 +32,7 @@ class Move:
     seconds: int
     is_dropped: bool  #: before it
     is_lost: bool  #: the end and everything behind it was not recorded
-    recorded: int | None  #: of the calls behind it, only so many were recorded
+    recorded: int | None  #: number of the calls behind it that were recorded
     is_late: bool  #: an end of a cancelled call comes before it
 
 

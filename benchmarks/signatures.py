@@ -5,7 +5,7 @@ way, to a Redis of its own, with and without a key in turns; the cost is the med
 differences of two neighbouring slices. With `cryptography` installed, Celery's `auth` serializer
 is measured too, with a key of 2048 bits.
 
-    PYTHONPATH=. python benchmarks/signing.py
+    PYTHONPATH=. python benchmarks/signatures.py
 """
 
 from __future__ import annotations

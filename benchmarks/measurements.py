@@ -24,7 +24,7 @@ SETTLE = 0.3
 
 @dataclass(frozen=True)
 class Job:
-    """A workload of a size, for those who take it."""
+    """A workload of a size, for the contenders that take it."""
 
     workload: str
     size: int
