@@ -37,7 +37,7 @@ class Continuation:
         seconds: float,
         ahead: RunAhead | None = None,
     ) -> None:
-        """Take at most so many seconds of work of a facet, and no group wider than a batch."""
+        """Take at most `seconds` of work of a facet, and no group wider than a batch."""
         self.identity = identity
         self._sizing, self._names, self._lists, self._batch = sizing, names, lists, batch
         self._seconds = seconds
