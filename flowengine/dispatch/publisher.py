@@ -158,7 +158,11 @@ class Publisher:
             # Kombu adds the policy to these options, which are the pool's name.
             options = {**limits, **RETRY_POLICY}
             app.pool  # noqa: B018 - sets the limit of all pools, and has them emptied after a fork
-            self._template = app.connection_for_write(transport_options=options)
+            # RabbitMQ also greets within this time; Celery would wait for it for four seconds.
+            patience = min(app.conf.broker_connection_timeout or TIME_LIMIT, TIME_LIMIT)
+            self._template = app.connection_for_write(
+                transport_options=options, connect_timeout=patience
+            )
         return kombu.pools.producers[self._template]
 
     # --- the circuit ---

@@ -122,7 +122,8 @@ class Pollers:
                     self._database.notify_pollers(self._note(task_list, number))
         except Exception as problem:  # the rows are there, and a poller asks for them later
             level = logging.DEBUG if is_unavailable(problem) else logging.WARNING
-            log.log(level, "pollers were not notified: %s", problem)
+            about = {"action": "pollers_not_notified"}
+            log.log(level, "pollers were not notified: %s", problem, extra=about)
 
     def _note(self, task_list: str, number: int) -> str:
         return json.dumps({"list": task_list, "due": number, "from": self._sender})

@@ -216,7 +216,8 @@ def test_every_warning_of_the_log_has_an_action() -> None:
     without = [
         f"{path.relative_to(ROOT)}:{call.lineno}"
         for path, method, call in log_calls()
-        if method in {"warning", "error", "exception"}
+        # The level of `log.log` is often computed, so any of its calls may be a warning.
+        if method in {"warning", "error", "exception", "critical", "log"}
         and not any(keyword.arg == "extra" for keyword in call.keywords)
     ]
     # The event loop of durable functions logs as that of asyncio does.
@@ -244,7 +245,7 @@ _NOT_LOGGED = {
     "waits for circuit '…' until …",
     "Connection to broker lost",
 }
-_LOG_METHODS = {"debug", "info", "warning", "error", "exception", "log"}
+_LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 
 
 def log_calls() -> Iterator[tuple[Path, str, ast.Call]]:

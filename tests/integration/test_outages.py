@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import event
 
 from flowengine.engine import Engine, after_commit
 from flowengine.errors import PartlyStarted
 from flowengine.evaluator.triggers import Succeeded
 from flowengine.store import Database
-from tests.integration.engines import claim, one, opened
+from tests.integration.engines import claim, one, opened, watched
 from tests.integration.threads import TIMEOUT, wait_until
 from tests.servers import PostgresServer
 
@@ -105,17 +107,68 @@ def test_a_run_that_ended_while_nothing_listened_is_noticed_at_the_next_connecti
         assert waiting.result(TIMEOUT) == {"y": 2}
 
 
-def test_a_caller_that_is_notified_hardly_polls(engine: Engine) -> None:
+class PassingTime:
+    """A clock that waiting moves, for callers that listen; after a minute they really wait."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._completions, self.now = engine.completions, 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def event(self) -> threading.Event:
+        made = threading.Event()
+        really_wait = made.wait
+
+        def wait(seconds: float) -> bool:
+            wait_until(self._is_listening, "the caller listens")
+            if self.now >= 60:
+                return really_wait(TIMEOUT)
+            self.now += seconds
+            return False
+
+        made.wait = wait  # type: ignore[method-assign,assignment]
+        return made
+
+    def _is_listening(self) -> bool:
+        listener = self._completions._listener
+        return listener is not None and listener.is_listening
+
+
+@contextmanager
+def statements_of_others(engine: Engine) -> Iterator[list[str]]:
+    """The statements that threads other than this one send."""
+    sent: list[str] = []
+    own = threading.get_ident()
+
+    def note(statement: str, _given: Any = None) -> None:
+        if threading.get_ident() != own:
+            sent.append(statement)
+
+    def listen(*details: Any) -> None:
+        note(details[2])
+
+    event.listen(engine.database.engine, "before_cursor_execute", listen)
+    with watched(engine, note):
+        yield sent
+    event.remove(engine.database.engine, "before_cursor_execute", listen)
+
+
+def test_a_caller_that_is_notified_hardly_polls(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = engine.start(one(), "Flow", {})
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(run.result, TIMEOUT)
-        wait_until(
-            lambda: engine.completions._listener and engine.completions._listener.is_listening,
-            "the caller listens",
-        )
-        assert next(engine.completions._pauses(math.inf)) == after_commit._LISTENING_POLL >= 5
+    time = PassingTime(engine)
+    monkeypatch.setattr(after_commit, "time", time)
+    monkeypatch.setattr(after_commit, "threading", SimpleNamespace(Event=time.event))
+    with ThreadPoolExecutor(1) as pool, statements_of_others(engine) as sent:
+        waiting = pool.submit(run.result, 10 * TIMEOUT)
+        wait_until(lambda: time.now >= 60, "a minute has passed for the caller")
         assert engine.report(claim(engine), Succeeded({"y": 3}))
         assert waiting.result(TIMEOUT) == {"y": 3}
+    checks = [statement for statement in sent if "FROM flowengine_run" in statement]
+    # Six in the minute; the others when it begins to wait, begins to listen, and is woken.
+    assert 6 < len(checks) <= 12, f"{len(checks)} checks"
 
 
 def test_start_many_names_the_runs_that_were_started_before_an_outage(

@@ -13,9 +13,9 @@ class Run(models.Model):
 
     id = models.CharField(primary_key=True, max_length=32)
     tenant = models.CharField(max_length=64)
-    workflow = models.CharField(max_length=200)
+    workflow = models.CharField(max_length=255)
     state = models.CharField(max_length=16)
-    idempotency_key = models.CharField("key", max_length=200, null=True)
+    idempotency_key = models.CharField("key", max_length=255, null=True)
     parent_run_id = models.CharField("parent run", max_length=32, null=True)
     outputs = models.TextField(null=True)
     error = models.TextField(null=True)

@@ -38,6 +38,9 @@ QUICK_START = ("--without-mingle", "--without-gossip")  #: spares a second at ea
 #: Seconds within which something happens that needs a tenth of them on an idle machine, and that
 #: waited for minutes or for ever before it was mended.
 SOON = 15.0
+#: Seconds within which a worker ends that was asked to, and whose steps have ended. Celery waits
+#: for 30 seconds where a shutdown goes wrong, so the limit is below that.
+SHUTDOWN = 25.0
 pytest.register_assert_rewrite(
     *(f"tests.acceptance.celery.{name}" for name in ("agent_load", "attack", "mixed_load", "rows"))
 )

@@ -6,7 +6,7 @@ import pytest
 
 from flowengine.errors import RunFailed
 from tests.acceptance.celery import coroutines
-from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
+from tests.acceptance.celery.conftest import QUICK_START, SHUTDOWN, MakeFleet
 from tests.celery_nodes import Fleet, until
 
 MANY = 60
@@ -60,6 +60,6 @@ def test_a_worker_that_shuts_down_finishes_its_coroutines(one_child: Fleet) -> N
     worker.terminate()
     until(lambda: "Warm shutdown" in worker.logs(), "the beginning of the shutdown")
     one_child.let_go("last")
-    assert worker.wait() == 0
+    assert worker.wait(SHUTDOWN) == 0
     assert run.state == "COMPLETED"
     assert {task.losses for task in one_child.engine.tasks(run.id)} == {0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.acceptance.celery import graphs
-from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
+from tests.acceptance.celery.conftest import QUICK_START, SHUTDOWN, MakeFleet
 from tests.celery_nodes.fleet import until
 
 
@@ -24,5 +24,5 @@ def test_only_living_pool_children_have_a_marker(make_fleet: MakeFleet) -> None:
     until(lambda: first - set(worker.children()), "the end of a child that has worked")
     until(lambda: marked_pids(directory) <= set(worker.children()), "the end of old markers")
     worker.kill("SIGTERM")
-    worker.wait()
+    worker.wait(SHUTDOWN)
     assert marked_pids(directory) == set()

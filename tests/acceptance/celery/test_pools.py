@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.acceptance.celery import coroutines, graphs
-from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
+from tests.acceptance.celery.conftest import QUICK_START, SHUTDOWN, MakeFleet
 
 
 @pytest.mark.parametrize("pool", ["solo", pytest.param("threads", marks=pytest.mark.chaos)])
@@ -19,4 +19,4 @@ def test_a_pool_of_one_process_runs_sync_and_async_facets(make_fleet: MakeFleet,
     assert told.result(timeout=30) == worker.pid
     assert [line.text for line in told.logs()] == ["printed 3", "logged 3"]
     worker.terminate()
-    assert worker.wait() == 0
+    assert worker.wait(SHUTDOWN) == 0

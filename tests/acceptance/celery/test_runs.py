@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from flowengine.engine import Run
 from tests.acceptance.celery import graphs, rare
+from tests.acceptance.celery.conftest import SHUTDOWN
 from tests.acceptance.celery.mixed_load import start_mixed, wait_and_check
 from tests.celery_nodes import Fleet, until
 
@@ -137,7 +138,7 @@ def test_a_worker_that_gets_SIGTERM_finishes_its_running_step(fleet: Fleet) -> N
     others = start_mixed(fleet, 3)
     wait_and_check(fleet, others)
     fleet.let_go("terminated")
-    assert worker.wait() == 0
+    assert worker.wait(SHUTDOWN) == 0
     assert run.result(timeout=20) == pid
     assert tries(run, fleet) == [("completed", 1, 0)] * 2
 
@@ -145,7 +146,7 @@ def test_a_worker_that_gets_SIGTERM_finishes_its_running_step(fleet: Fleet) -> N
 def test_a_worker_that_gets_SIGQUIT_releases_its_running_step(fleet: Fleet) -> None:
     run, worker = begin_holding(fleet, "quit")
     worker.kill("SIGQUIT")
-    worker.wait()
+    worker.wait(SHUTDOWN)
     pids = until(lambda: len(fleet.begun("quit")) == 2 and fleet.begun("quit"), "another try")
     fleet.let_go("quit")
     assert run.result(timeout=20) == pids[1]

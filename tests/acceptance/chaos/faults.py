@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.acceptance.celery.conftest import QUICK_START
+from tests.acceptance.celery.conftest import QUICK_START, SHUTDOWN
 from tests.acceptance.chaos import workflows
 from tests.acceptance.chaos.spool_disk import SpoolDisk
 from tests.celery_nodes import Fleet, LocalWorker, RestartablePostgres
-
-SHUTDOWN = 40.0  #: seconds within which a worker that was asked to end has ended
 
 
 @dataclass

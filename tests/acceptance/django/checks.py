@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import django
 
@@ -19,6 +20,7 @@ from shop.workflows import fulfil  # noqa: E402
 from flowengine import default_engine  # noqa: E402
 from flowengine.contrib.django.models import Run  # noqa: E402
 from flowengine.errors import FlowengineError  # noqa: E402
+from flowengine.store.tables import metadata  # noqa: E402
 
 
 def order() -> int:
@@ -31,6 +33,26 @@ def refusal(call: Callable[[], object]) -> str:
     except (FlowengineError, TypeError) as problem:
         return str(problem)
     raise AssertionError("it was not refused")
+
+
+def columns() -> None:
+    """The model has columns of the table, with their lengths and types."""
+    table = metadata.tables[Run._meta.db_table].columns
+    kinds = {"CharField": "VARCHAR", "TextField": "TEXT", "BigIntegerField": "BIGINT"}
+
+    def length(column: Any) -> int | None:
+        return getattr(column.type, "length", None)
+
+    of_model = {
+        field.column: (kinds[field.get_internal_type()], field.max_length, field.null)
+        for field in Run._meta.fields
+    }
+    of_table = {
+        column.name: (str(column.type).partition("(")[0], length(column), column.nullable)
+        for column in table
+        if column.name in of_model
+    }
+    assert of_model == of_table, (of_model, of_table)
 
 
 def joined() -> None:
@@ -104,5 +126,6 @@ def admin() -> None:
 
 
 if __name__ == "__main__":
-    {"joined": joined, "deferred": deferred, "admin": admin}[sys.argv[1]]()
+    checks = {"columns": columns, "joined": joined, "deferred": deferred, "admin": admin}
+    checks[sys.argv[1]]()
     print("all held")

@@ -106,6 +106,10 @@ def test_a_run_in_another_database_is_started_after_the_commit(embedded: Project
     embedded.check("deferred", FLOWENGINE_DATABASE_URL=other)
 
 
+def test_the_model_of_runs_has_the_columns_of_their_table(embedded: Project) -> None:
+    embedded.check("columns")
+
+
 def test_runs_are_read_only_in_the_admin(embedded: Project) -> None:
     embedded.check("admin")
 
