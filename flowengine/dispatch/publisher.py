@@ -159,9 +159,9 @@ class Publisher:
             options = {**limits, **RETRY_POLICY}
             app.pool  # noqa: B018 - sets the limit of all pools, and has them emptied after a fork
             # RabbitMQ also greets within this time; Celery would wait for it for four seconds.
-            patience = min(app.conf.broker_connection_timeout or TIME_LIMIT, TIME_LIMIT)
+            connect_timeout = min(app.conf.broker_connection_timeout or TIME_LIMIT, TIME_LIMIT)
             self._template = app.connection_for_write(
-                transport_options=options, connect_timeout=patience
+                transport_options=options, connect_timeout=connect_timeout
             )
         return kombu.pools.producers[self._template]
 
