@@ -23,6 +23,7 @@ def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         for option in of_driver:
             monkeypatch.setitem(of_driver, option, 0.1)
     monkeypatch.setattr(publisher, "TIME_LIMIT", 0.1)
+    monkeypatch.setattr(publisher, "_PAUSE_HUNG", 3_600.0)
 
 
 @pytest.fixture
