@@ -104,10 +104,11 @@ def plain(value: Json) -> Json:
 def check_value(what: str, value: Json, limit: int, depth: int = MAX_DEPTH) -> None:
     """Refuse a value that is not JSON, too large or too deep; `what` names it in the error."""
     kind = type(value)
+    # Most results are small scalars: they are valid, and fit, without being encoded.
     if kind is str:
         if len(value) * _CHARACTER_BYTES + 2 <= limit:
             return
-    elif (kind in _EXACT and -_LARGE < (value or 0) < _LARGE) and limit >= _NUMBER_BYTES:
+    elif kind in _EXACT and limit >= _NUMBER_BYTES and -_LARGE < (value or 0) < _LARGE:
         return
     try:
         size = len(dump(value))

@@ -43,6 +43,7 @@ def acall(facet: Decorated[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Corou
 
 @lru_cache(maxsize=1_000)
 def _callee(facet: Decorated[..., Any]) -> Callee:
+    """Return the subject of a facet's calls, which is the same for all of them."""
     definition = facet.definition
     if definition.kind is FacetKind.FACET:
         raise FunctionMisuse(
