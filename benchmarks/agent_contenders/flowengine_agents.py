@@ -23,7 +23,7 @@ def _script(request: ModelRequest) -> Answer | str:
     return Answer((call,), StopReason.TOOL_CALLS, Usage(10, 5), "scripted")
 
 
-@event_facet(name="bench.add_one")
+@event_facet(name="bench.add_one", effects=False)
 def add_one(number: int) -> int:
     """Add one."""
     return tool(number)

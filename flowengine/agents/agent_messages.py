@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from flowengine.agents.asked_calls import model_answered
 from flowengine.agents.profile_cache import KnownProfile
+from flowengine.agents.tools_in_place import CONTROL, results_of
 from flowengine.errors import FlowengineError
 from flowengine.evaluator.records import id_within
 from flowengine.evaluator.states import RunState
@@ -96,11 +97,12 @@ def answered(run_id: str, end: RunEnd, known: KnownProfile, max_checks: int) -> 
         status = _STATUS_OF_RUN.get(end.state, TaskStatus.FAILED)
         message = f"{kind}: {end.error.get('message', end.state)}"
         return ModelFailed(run_id, code, message, status)
+    written = end.outputs.get("result")
     try:
-        answer = Answer.from_json(end.outputs.get("result"))
+        answer = Answer.from_json(written)
     except FlowengineError as problem:
         return ModelFailed(run_id, "model_failed", str(problem))
-    return model_answered(run_id, answer, known, max_checks)
+    return model_answered(run_id, answer, known, max_checks, results_of(written))
 
 
 def reported(call_id: str, end: RunEnd) -> Trigger:
@@ -115,7 +117,7 @@ def reported(call_id: str, end: RunEnd) -> Trigger:
 
 def _control(result: Json) -> str:
     """Return the override of `after_execution` that a result may carry."""
-    control = result.get("__cg_control") if isinstance(result, dict) else None
+    control = result.get(CONTROL) if isinstance(result, dict) else None
     given = control.get("after_execution") if isinstance(control, dict) else None
     return given if isinstance(given, str) else ""
 

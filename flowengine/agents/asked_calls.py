@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from flowengine.agents.profile_cache import KnownProfile
 from flowengine.agents.profiles import Profile, ToolProfile
@@ -22,13 +23,20 @@ _PROBLEMS = {StopReason.MAX_TOKENS: "answer_cut_off", StopReason.DECLINED: "mode
 
 
 def model_answered(
-    run_id: str, answer: Answer, known: KnownProfile, max_checks: int
+    run_id: str, answer: Answer, known: KnownProfile, max_checks: int, results: Mapping[int, Json]
 ) -> ModelAnswered:
-    """Return an answer as the trigger of a decision."""
+    """Return an answer as the trigger of a decision; `results` are those of calls in place."""
     usage = answer.usage
     tokens = usage.input_tokens + usage.output_tokens
     tokens += usage.cache_read_tokens + usage.cache_write_tokens
     calls = tuple(_asked(call, known, max_checks) for call in answer.tool_calls)
+    if results:
+        calls = tuple(
+            replace(call, is_made=True, result=results[place])
+            if place in results and not call.needs_approval
+            else call
+            for place, call in enumerate(calls)
+        )
     problem = "" if calls else _PROBLEMS.get(answer.stop_reason, "")
     return ModelAnswered(
         run_id,

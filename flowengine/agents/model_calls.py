@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from flowengine.agents.drafts import DraftWriter
 from flowengine.agents.head_cache import HeadCache, KnownHead
-from flowengine.agents.profile_cache import ProfileCache
+from flowengine.agents.profile_cache import KnownProfile, ProfileCache
 from flowengine.agents.prompt import request_of
+from flowengine.agents.tools_in_place import MakeInPlace, answer_with_results
 from flowengine.engine.engine import Engine
 from flowengine.engine.handles import executing
 from flowengine.errors import GiveUp, ModelError, RetryAfter, TryCancelled
@@ -53,6 +54,8 @@ class _Try(LoggedStep, Protocol):
     def tenant(self) -> str: ...
     @property
     def cancel_token(self) -> _Token: ...
+    @property
+    def make_in_place(self) -> MakeInPlace | None: ...
     def heartbeat(self, progress: Json = None) -> bool: ...
 
 
@@ -71,8 +74,13 @@ class CallTry(NamedTuple):
     attempt: int
 
 
-def enter(engine: Engine, agents: _Agents, agent: str, turn_id: str, step: CallTry) -> ModelRequest:
-    """Enter a turn for one model call; return the request. Raises TryCancelled if it is stale."""
+def enter(
+    engine: Engine, agents: _Agents, agent: str, turn_id: str, step: CallTry
+) -> tuple[ModelRequest, KnownProfile]:
+    """Enter a turn for one model call; return the request, and the profile of the turn.
+
+    Raises TryCancelled if the try is stale.
+    """
     while True:
         try:
             known = agents.heads.entered(step.tenant, agent, step.run_id, step.attempt)
@@ -118,7 +126,9 @@ def _entered(database: Store, agent: str, turn_id: str, step: CallTry) -> KnownH
     raise TryCancelled(f"model call of turn {turn_id}")
 
 
-def _request(database: Store, agents: _Agents, known: KnownHead) -> ModelRequest:
+def _request(
+    database: Store, agents: _Agents, known: KnownHead
+) -> tuple[ModelRequest, KnownProfile]:
     """Return the request of a model call: the head was read first, then profile, then boxes."""
     turn = known.turn
     context, output = known.context, known.output
@@ -130,7 +140,7 @@ def _request(database: Store, agents: _Agents, known: KnownHead) -> ModelRequest
             context, output = session.cards.read_both(turn.project, *boxes)
             known.remember(context, output)
     agents.heads.keep(known)
-    return request_of(profile.profile, turn, context, output)
+    return request_of(profile.profile, turn, context, output), profile
 
 
 def answer(model: Model, request: ModelRequest, step: _Try) -> Answer:
@@ -163,5 +173,5 @@ def call_model(
     assert inside is not None, "a worker calls it for a step"
     engine, step = inside[0], cast("_Try", logged_step.get())
     call = CallTry(step.tenant, step.run_id, step.attempt)
-    request = enter(engine, agents(engine), agent, turn, call)
-    return answer(model, request, step).to_json()
+    request, known = enter(engine, agents(engine), agent, turn, call)
+    return answer_with_results(answer(model, request, step), known, step.make_in_place)

@@ -62,6 +62,9 @@ class TurnWriter:
             EndedAgentStep(turn.project, step.step_id, step.status, step.tokens, now)
             for step in changes.steps
         ]
+        for call in changes.made:
+            self._add_call(turn, call, head.epoch, applied_at=now)
+            rows.add_edge(turn, "report", "response", call.id, now, step_id=call.step_id)
         for call in changes.ended:
             ending = (call.state, call.ending, call.effective, now)
             rows.ended_calls.append(EndedWaitingTool(turn.project, turn.id, call.id, *ending))
@@ -169,14 +172,7 @@ class TurnWriter:
     def _start_call(
         self, turn: Turn, known: KnownProfile, call: Call, arguments: Json, epoch: int
     ) -> None:
-        self._rows.new_calls.append(
-            NewWaitingTool(
-                *(turn.project, turn.id, turn.agent, epoch, self._now, call.id, call.step_id),
-                *(call.name, call.model_call_id, call.state, call.run_id, call.approval),
-                *(call.after_execution, call.deadline, call.ending, call.position),
-            )
-        )
-        self._rows.add_edge(turn, "tool_call", "request", call.id, self._now, step_id=call.step_id)
+        self._add_call(turn, call, epoch)
         if call.run_id is None:
             return  # a person decides
         tool = known.profile.tool(call.name)
@@ -186,6 +182,18 @@ class TurnWriter:
         self.requests.append(
             self._runs.request(known, tool.workflow, arguments, turn, call.run_id, report)
         )
+
+    def _add_call(
+        self, turn: Turn, call: Call, epoch: int, *, applied_at: int | None = None
+    ) -> None:
+        self._rows.new_calls.append(
+            NewWaitingTool(
+                *(turn.project, turn.id, turn.agent, epoch, self._now, call.id, call.step_id),
+                *(call.name, call.model_call_id, call.state, call.run_id, call.approval),
+                *(call.after_execution, call.deadline, call.ending, call.position, applied_at),
+            )
+        )
+        self._rows.add_edge(turn, "tool_call", "request", call.id, self._now, step_id=call.step_id)
 
     def _cancel_runs(self, turn: Turn, changes: Changes) -> None:
         """Tell the runs of calls that are of no use to end: a fact in the inbox of each."""

@@ -165,6 +165,7 @@ class NewWaitingTool(NamedTuple):
     deadline: int | None
     ending: str | None
     position: int
+    applied_at: int | None = None
 
 
 class EndedWaitingTool(NamedTuple):

@@ -8,6 +8,7 @@ of the activation: the code goes on, as in any thread, and whatever it returns i
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ class CallTimeouts:
         self._calls: set[WatchedCall] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._wakes_at = math.inf  #: the time at which the thread looks by itself
 
     @contextmanager
     def over(
@@ -57,7 +59,8 @@ class CallTimeouts:
                     target=self._watch, name="flowengine-call-timeouts", daemon=True
                 )
                 self._thread.start()
-            self._changed.notify_all()
+            if call.due < self._wakes_at:
+                self._changed.notify_all()
         try:
             yield call
         finally:
@@ -71,8 +74,9 @@ class CallTimeouts:
                 now = time.monotonic()
                 for call in [call for call in self._calls if call.due <= now]:
                     self._end(call)
-                left = min((call.due for call in self._calls), default=None)
-                self._changed.wait(None if left is None else max(left - time.monotonic(), 0.001))
+                self._wakes_at = min((call.due for call in self._calls), default=math.inf)
+                left = self._wakes_at - time.monotonic()
+                self._changed.wait(None if left == math.inf else max(left, 0.001))
 
     def _end(self, call: WatchedCall) -> None:
         try:

@@ -9,17 +9,19 @@ import asyncio
 import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 from flowengine.agents import TurnCall
+from flowengine.agents.tools_in_place import ToolInPlace
 from flowengine.authoring import WorkflowCall, event_facet_named
 from flowengine.engine import Engine
 from flowengine.errors import MissingCode, RetryAfter
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Outcome, Succeeded
 from flowengine.event_loop import LoopCall, event_loop
+from flowengine.program.nodes import Json
 from flowengine.step_logs.try_log import TryLog
 from flowengine.worker.breakers import PERMANENT, TaskPermit
 from flowengine.worker.cancel_token import CancelToken
@@ -32,6 +34,11 @@ from flowengine.worker.try_errors import ends_thread, failed
 C = TypeVar("C", bound=LoopCall)
 
 OpenLog = Callable[[TaskDefinition], TryLog]
+Beat = Callable[[str | None], bool]
+MakeTools = Callable[
+    [TaskDefinition, Beat, OpenLog | None, Mapping[str, Json], Sequence[ToolInPlace]],
+    Mapping[int, Json],
+]
 _NO_PERMIT = nullcontext()
 #: Types of most results. `inspect.isawaitable` takes as long as the call of a small facet.
 _NOT_AWAITABLE = frozenset({bool, dict, float, int, list, str, type(None)})
@@ -76,9 +83,13 @@ class Attempt:
         permit: TaskPermit | None,
         find: FindHandler = event_facet_named,
         open_log: OpenLog | None = None,
+        make_tools: MakeTools | None = None,
     ) -> None:
-        """`open_log` makes the log of a try, when its code writes the first line."""
-        self._open_log = open_log
+        """`open_log` makes the log of a try, when its code writes the first line.
+
+        `make_tools` makes calls of tools in place, for the try of a model call.
+        """
+        self._open_log, self._make_tools = open_log, make_tools
         self._logs: dict[str, TryLog] = {}  #: at most one
         self._engine, self._task, self._permit = engine, task, permit
         self._facet = find(task.name)
@@ -160,6 +171,7 @@ class Attempt:
             attempt=task.attempt,
             tenant=task.tenant,
             _log=self._log,
+            _tools=None if self._make_tools is None else self._call_tools,
         )
         return InStep(context, (self._engine, task.step_path))
 
@@ -173,6 +185,14 @@ class Attempt:
         if self._open_log is None:
             return None
         return self._logs.get("log") or self._logs.setdefault("log", self._open_log(self._task))
+
+    def _call_tools(
+        self, answer: Mapping[str, Json], calls: Sequence[ToolInPlace]
+    ) -> Mapping[int, Json]:
+        assert self._make_tools is not None
+        # One log for the whole try: its lines are reported together.
+        open_log = None if self._open_log is None else lambda _: cast(TryLog, self._log())
+        return self._make_tools(self._task, self._beat, open_log, answer, calls)
 
     def _beat(self, progress: str | None) -> bool:
         self.last_sign = time.monotonic()

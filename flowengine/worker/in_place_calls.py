@@ -21,6 +21,7 @@ from flowengine.evaluator.function_calls import call_row
 from flowengine.evaluator.states import StepState
 from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.event_loop import LoopCall, event_loop
+from flowengine.program.event_options import EventOptions
 from flowengine.program.function_calls import CallEnd, CallKind, FunctionCall
 from flowengine.store import codec
 from flowengine.store.calls import result_of
@@ -48,27 +49,22 @@ class InPlacePolicy:
         """`max_wait` seconds may pass before the unstarted tasks of a batch are released."""
         self.sizing, self._names, self._lists = sizing, names, lists
         self._set = NameSet()
-        self._seconds, self.time_slice = max_wait / 2, time_slice
+        self.seconds, self.time_slice = max_wait / 2, time_slice
         self._delegating: set[str] = set()
         self.timeouts = CallTimeouts()
 
     def leading(self, calls: Sequence[FunctionCall]) -> int:
         """Return how many of the first calls are made in place: together they are quick."""
-        left, number = self._seconds, 0
+        left, number = self.seconds, 0
         names: Collection[str] | None = None
         lists: Collection[str] = ()
         for call in calls:
             if call.kind is not CallKind.STEP:
                 if names is None:
                     names, lists = self._set.of(self._names()), self._lists()
-                options = call.options
-                if call.kind is not CallKind.EVENT or call.facet not in names:
+                if call.kind is not CallKind.EVENT or call.deadline is not None:
                     break
-                if lists and options.task_list not in lists:
-                    break
-                if not needs_only_code(call) or call.facet in self._delegating:
-                    break
-                if not self.sizing.is_quick(call.facet):
+                if not self._is_made_here(call.facet, call.options, names, lists):
                     break
                 left -= self.sizing.average(call.facet)
                 if left < 0 and number:
@@ -76,21 +72,32 @@ class InPlacePolicy:
             number += 1
         return number
 
+    def is_made_here(self, facet: str, options: EventOptions) -> bool:
+        """Whether a call of a facet can be made in place: its code is here, and quick."""
+        return self._is_made_here(facet, options, self._set.of(self._names()), self._lists())
+
+    def _is_made_here(
+        self, facet: str, options: EventOptions, names: Collection[str], lists: Collection[str]
+    ) -> bool:
+        if facet not in names or (lists and options.task_list not in lists):
+            return False
+        if not needs_only_code(options) or facet in self._delegating:
+            return False
+        return self.sizing.is_quick(facet)
+
     def delegates(self, facet: str) -> None:
         """Note that a facet continues with a workflow, which only its task can start."""
         self._delegating.add(facet)
 
 
-def needs_only_code(call: FunctionCall) -> bool:
-    """Whether nothing but the code of a call is needed to make it."""
-    options = call.options
+def needs_only_code(options: EventOptions) -> bool:
+    """Whether nothing but the code of a facet is needed to call it."""
     return not (
         options.breaker
         or options.limit
         or options.rate
         or options.cache is not None
         or options.on_loss == "fail"
-        or call.deadline is not None
     )
 
 
@@ -220,21 +227,35 @@ class InPlaceCalls:
             lease=self._task.lease,
             tenant=self._task.tenant,
         )
-        attempt = _InPlaceAttempt(self._engine, task, beat, None, lambda _: code, self._open_log)
-        begun = attempt.begin(event_loop().submit)
-        if isinstance(begun, LoopCall):
-            event_loop().wait(begun)
-            begun = attempt.end(begun.result)
-        if not isinstance(begun, Succeeded | Failed):
-            if call.kind is CallKind.STEP:
-                message = f"{call.facet} continues with a workflow: await the workflow instead"
-                return Failed({"type": "FunctionMisuse", "message": message}, retry=False)
-            if self._policy is not None:
-                self._policy.delegates(call.facet)
-            return None
-        outcome = self._engine.storable(call.facet, task.flow_id, begun)
-        assert isinstance(outcome, Succeeded | Failed)
-        return outcome
+        outcome = executed_in_place(self._engine, task, code, beat, self._open_log)
+        if outcome is not None:
+            return outcome
+        if call.kind is CallKind.STEP:
+            message = f"{call.facet} continues with a workflow: await the workflow instead"
+            return Failed({"type": "FunctionMisuse", "message": message}, retry=False)
+        if self._policy is not None:
+            self._policy.delegates(call.facet)
+        return None
+
+
+def executed_in_place(
+    engine: Engine,
+    task: TaskDefinition,
+    code: Any,
+    beat: Callable[[str | None], bool],
+    open_log: OpenLog | None,
+) -> Succeeded | Failed | None:
+    """Run the code of a facet in this thread; None: it continues with a workflow or an agent."""
+    attempt = _InPlaceAttempt(engine, task, beat, None, lambda _: code, open_log)
+    begun = attempt.begin(event_loop().submit)
+    if isinstance(begun, LoopCall):
+        event_loop().wait(begun)
+        begun = attempt.end(begun.result)
+    if not isinstance(begun, Succeeded | Failed):
+        return None
+    outcome = engine.storable(task.name, task.flow_id, begun)
+    assert isinstance(outcome, Succeeded | Failed)
+    return outcome
 
 
 class _InPlaceAttempt(Attempt):

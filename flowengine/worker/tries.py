@@ -35,6 +35,7 @@ from flowengine.worker.kept_functions import KeptFunctions
 from flowengine.worker.run_ahead import RunAhead
 from flowengine.worker.step_logs import StepLogs
 from flowengine.worker.task_client import TaskClient
+from flowengine.worker.tools_in_place import ToolsInPlace
 
 log = logging.getLogger("flowengine")
 
@@ -80,6 +81,7 @@ class Tries:
         self._activations = Activations(engine, find, policy, self.kept_functions)
         self.check_activations = self._activations.probe.check
         self.ahead = RunAhead(self.kept_functions, policy)
+        self._make_tools = ToolsInPlace(engine, policy, find).make
         self._max_wait = engine.settings.batch_max_wait
         #: The tries whose coroutines run in the event loop.
         self.in_loop = AsyncTries(
@@ -152,7 +154,8 @@ class Tries:
             self._client.release([entry])
             return None
         beat = functools.partial(self._beat, task)
-        attempt = Attempt(self._engine, task, beat, permit, self._find, self._open_log)
+        about = (self._find, self._open_log, self._make_tools)
+        attempt = Attempt(self._engine, task, beat, permit, *about)
         entry.lose = attempt.lose
         if self._logs is not None:
             self._logs.begin()
