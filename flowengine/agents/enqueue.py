@@ -79,7 +79,7 @@ class Enqueuer:
         Raises AgentBusy with ``when_busy="refuse"``, and TurnRefused for a turn inside too many
         others. Idempotent by its key.
         """
-        self._check(new)
+        self.check(new)
         now, effects = session.now(), TurnEffects()
         # First: so no turn is stranded.
         head = session.agent_heads.create_or_lock(new.project, new.agent, now)
@@ -87,8 +87,7 @@ class Enqueuer:
         before = session.agent_inbox.before_enqueue(*about)
         if before.same is not None:
             return Enqueued(*before.same, duplicate=True), effects
-        turn = self._turn(new, max(now, before.last_queued + 1))
-        correlation = new.key or turn.id
+        turn = turn_of(new, max(now, before.last_queued + 1))
         if new.when_busy == "refuse":
             queued = session.agent_inbox.next_queued(new.project, new.agent)
             busy_with = head.turn_id or (None if queued is None else queued.turn_id)
@@ -99,12 +98,8 @@ class Enqueuer:
         plan = CommitPlan()
         plan.agents = rows = AgentPlan()
         self._store(session, new, turn, plan, now)
-        rows.add_turn(turn, correlation)
-        headers: Json = {"trace_id": turn.trace_id, "depth": turn.depth, "source": new.source}
-        message = self._message(new, turn, correlation)
-        rows.new_messages.append(new_message(message, headers))
-        target = (turn.agent, turn.id)
-        rows.add_edge(turn, "enqueue", "request", turn.id, now, target=target, source=new.source)
+        rows.add_turn(turn, correlation_of(new, turn))
+        add_message(rows, new, turn, message_of(new, turn), now)
         session.commit(plan)
         # Not if another turn waits: an error of that one must not be an error of this message.
         if head.status == HeadState.IDLE and not before.last_queued:
@@ -112,26 +107,8 @@ class Enqueuer:
         effects.agents.append((new.project, new.agent))
         return Enqueued(turn.id, 0), effects
 
-    def _message(self, new: NewTurn, turn: Turn, correlation: str) -> Message:
-        # A caller that does not want to wait acts for a person at a screen: the message gets the
-        # agent in the same transaction.
-        kind = MessageType.UI_ACTION if new.when_busy == "refuse" else MessageType.TURN
-        return Message(
-            project=new.project,
-            id=id_within(turn.id, "turn"),
-            agent=new.agent,
-            type=kind,
-            correlation_id=correlation,
-            turn_id=turn.id,
-            epoch=0,
-            payload={"context_box_id": turn.context_box_id, "profile_box_id": turn.profile_id},
-            status=InboxState.QUEUED,
-            retries=0,
-            due=turn.enqueued,
-            created=turn.enqueued,
-        )
-
-    def _check(self, new: NewTurn) -> None:
+    def check(self, new: NewTurn) -> None:
+        """Raise TurnRefused for a turn inside too many others, ValueRefused for its instruction."""
         most = self._settings.max_agent_depth
         if new.depth >= most:
             raise TurnRefused(
@@ -141,26 +118,6 @@ class Enqueuer:
             )
         what = f"the instruction of agent {new.agent!r}"
         codec.check_value(what, new.instruction, self._settings.max_value_bytes)
-
-    def _turn(self, new: NewTurn, created: int) -> Turn:
-        if new.turn_id:
-            turn_id = new.turn_id
-        elif new.key is not None:
-            # With the time: the key may be used again after its turn was removed, and runs and
-            # cards of that turn may still be there, under ids that are derived from the turn's.
-            turn_id = derived_id(new.project, new.agent, "turn", new.key, created)
-        else:
-            turn_id = uuid.uuid4().hex
-        turn = Turn(turn_id, new.project, new.agent, facet=new.profile.facet)
-        turn.profile_id, turn.depth, turn.priority = new.profile.id, new.depth, new.priority
-        turn.trace_id = new.trace_id or turn_id
-        turn.context_box_id = id_within(turn_id, "context")
-        turn.output_box_id = id_within(turn_id, "output")
-        turn.parent_turn_id, turn.enqueued = new.parent_turn_id, created
-        if new.step is not None:
-            turn.waiting_run_id, turn.waiting_step_id = new.step.run_id, new.step.step_id
-            turn.waiting_step_key = new.step.step_key
-        return turn
 
     def _store(
         self,
@@ -177,16 +134,7 @@ class Enqueuer:
             owner = profile_owner(project, turn.profile_id)
             card = NewCard(turn.profile_id, CardType.PROFILE, profile.to_json())
             _add_cards(plan, project, owner, [card], now)
-        context = [NewCard(instruction_id(turn.id), CardType.INSTRUCTION, new.instruction)]
-        if profile.result is not None:
-            fields: Json = {"fields": [{"name": name} for name in profile.result.fields]}
-            card_id = id_within(turn.id, "card", "result_fields")
-            context.append(NewCard(card_id, CardType.RESULT_FIELDS, fields))
-        if new.parent_turn_id is not None:
-            card_id = id_within(turn.id, "card", "parent")
-            pointer: Json = {"agent_turn_id": new.parent_turn_id}
-            context.append(NewCard(card_id, CardType.PARENT, pointer))
-        _add_cards(plan, project, turn.id, context, now, author=new.source)
+        ids = add_context(plan, new, turn, now)
         inherited = new.inherited_box_id
         source = session.agent_joins.memory(project, new.clone_of) if new.clone_of else None
         parent = None if source is None else source[0]
@@ -200,7 +148,6 @@ class Enqueuer:
             cards.copy(project, inherited, turn.context_box_id, cards.length(project, inherited))
         if source is not None:
             cards.copy(project, source[0], turn.output_box_id, source[1])
-        ids = [card.id for card in context]
         rows.append_cards(project, turn.context_box_id, ids, turn.id, 0)
 
     def _interrupt(
@@ -213,6 +160,77 @@ class Enqueuer:
             stop_message(active, "interrupted", reason, TaskStatus.CANCELED, now)
         )
         effects.agents.append((new.project, new.agent))
+
+
+def turn_of(new: NewTurn, created: int) -> Turn:
+    """Return a new turn, which waits."""
+    if new.turn_id:
+        turn_id = new.turn_id
+    elif new.key is not None:
+        # With the time: the key may be used again after its turn was removed, and runs and
+        # cards of that turn may still be there, under ids that are derived from the turn's.
+        turn_id = derived_id(new.project, new.agent, "turn", new.key, created)
+    else:
+        turn_id = uuid.uuid4().hex
+    turn = Turn(turn_id, new.project, new.agent, facet=new.profile.facet)
+    turn.profile_id, turn.depth, turn.priority = new.profile.id, new.depth, new.priority
+    turn.trace_id = new.trace_id or turn_id
+    turn.context_box_id = id_within(turn_id, "context")
+    turn.output_box_id = id_within(turn_id, "output")
+    turn.parent_turn_id, turn.enqueued = new.parent_turn_id, created
+    if new.step is not None:
+        turn.waiting_run_id, turn.waiting_step_id = new.step.run_id, new.step.step_id
+        turn.waiting_step_key = new.step.step_key
+    return turn
+
+
+def message_of(new: NewTurn, turn: Turn) -> Message:
+    """Return the message that begins a turn, as it waits in the queue."""
+    # A caller that does not want to wait acts for a person at a screen: the message gets the
+    # agent in the same transaction.
+    kind = MessageType.UI_ACTION if new.when_busy == "refuse" else MessageType.TURN
+    return Message(
+        project=new.project,
+        id=id_within(turn.id, "turn"),
+        agent=new.agent,
+        type=kind,
+        correlation_id=correlation_of(new, turn),
+        turn_id=turn.id,
+        epoch=0,
+        payload={"context_box_id": turn.context_box_id, "profile_box_id": turn.profile_id},
+        status=InboxState.QUEUED,
+        retries=0,
+        due=turn.enqueued,
+        created=turn.enqueued,
+    )
+
+
+def correlation_of(new: NewTurn, turn: Turn) -> str:
+    """Return the key under which a second message is the same."""
+    return new.key or turn.id
+
+
+def add_message(rows: AgentPlan, new: NewTurn, turn: Turn, message: Message, now: int) -> None:
+    """Add the message that begins a turn, and its edge."""
+    headers: Json = {"trace_id": turn.trace_id, "depth": turn.depth, "source": new.source}
+    rows.new_messages.append(new_message(message, headers))
+    target = (turn.agent, turn.id)
+    rows.add_edge(turn, "enqueue", "request", turn.id, now, target=target, source=new.source)
+
+
+def add_context(plan: CommitPlan, new: NewTurn, turn: Turn, now: int) -> list[str]:
+    """Add the cards of a turn's context: its task; return their ids."""
+    context = [NewCard(instruction_id(turn.id), CardType.INSTRUCTION, new.instruction)]
+    if new.profile.result is not None:
+        fields: Json = {"fields": [{"name": name} for name in new.profile.result.fields]}
+        card_id = id_within(turn.id, "card", "result_fields")
+        context.append(NewCard(card_id, CardType.RESULT_FIELDS, fields))
+    if new.parent_turn_id is not None:
+        card_id = id_within(turn.id, "card", "parent")
+        pointer: Json = {"agent_turn_id": new.parent_turn_id}
+        context.append(NewCard(card_id, CardType.PARENT, pointer))
+    _add_cards(plan, new.project, turn.id, context, now, author=new.source)
+    return [card.id for card in context]
 
 
 def instruction_id(turn_id: str) -> str:

@@ -197,8 +197,7 @@ class HeadCommit:
         if head.memory_box_id is not None:
             turn.output_box_id = head.memory_box_id
         turn.base_index = length
-        if known.profile.max_seconds is not None:
-            turn.deadline = now + round(known.profile.max_seconds * 1000)
+        turn.deadline = known.deadline(now)
         changes = machine.dispatch(head, turn)
         epoch = changes.head.epoch
         self._writer.dispatch(turn, epoch)

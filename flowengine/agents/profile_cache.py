@@ -20,6 +20,11 @@ class KnownProfile:
         self.profile, self._programs = profile, programs
         self._parsed: dict[str, Program] = {}
 
+    def deadline(self, now: int) -> int | None:
+        """Return the end of a turn's budget of seconds if it is dispatched now."""
+        seconds = self.profile.max_seconds
+        return None if seconds is None else now + round(seconds * 1000)
+
     def prepared(self, workflow: str) -> PreparedProgram:
         """Return the program of the model calls, or of a tool, by its workflow."""
         program = self._parsed.get(workflow)
@@ -47,6 +52,12 @@ class ProfileCache:
                 return known
         card = session.cards.get(project, profile_id)
         return None if card is None else self.keep(profile_id, Profile.from_json(card.content))
+
+    def of(self, profile: Profile) -> KnownProfile:
+        """Return a profile that this process has defined."""
+        with self._lock:
+            known = self._known.get(profile.id)
+        return known or self.keep(profile.id, profile)
 
     def keep(self, profile_id: str, profile: Profile) -> KnownProfile:
         known = KnownProfile(profile, self._programs)

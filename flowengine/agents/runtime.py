@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
@@ -17,6 +18,7 @@ from flowengine.agents.call_runs import CallRuns, result_of
 from flowengine.agents.calls import Calls
 from flowengine.agents.drafts import Draft
 from flowengine.agents.enqueue import Enqueued, Enqueuer, NewTurn, WaitingStep
+from flowengine.agents.first_messages import FirstMessages
 from flowengine.agents.handles import TurnHandle
 from flowengine.agents.head_cache import HeadCache
 from flowengine.agents.head_commit import MessageFailed
@@ -39,7 +41,7 @@ from flowengine.store import Session
 from flowengine.store.agent_lists import CallInfo
 from flowengine.store.agent_turns import AgentEvent, TurnInfo
 from flowengine.store.caller_transaction import SqlalchemyTransaction
-from flowengine.store.commits import CommitPlan
+from flowengine.store.commits import CommitPlan, CommitRefused
 from flowengine.store.failures import is_unavailable
 from flowengine.turns.states import TaskStatus
 
@@ -77,6 +79,7 @@ class Agents:
         self.heads = HeadCache()
         self._commits = TurnCommits(engine.database, self._runs, self.heads)
         self._enqueuer = Enqueuer(engine.settings)
+        self._first_messages = FirstMessages(self._runs, self.profiles, self._enqueuer)
         self._calls = Calls(engine.database, self._runs, engine.settings)
         self.recover = AgentRecovery(self, engine).recover
 
@@ -86,13 +89,24 @@ class Agents:
         self, new: NewTurn, read: Callable[[Json], R] | None = None, connection: Any = None
     ) -> TurnHandle[R]:
         """Send a message to an agent; it is durable when this returns."""
-        new = self._addressed(new)
+        is_named, new = bool(new.agent), self._addressed(new)
         if connection is not None:
             return self._send_within(connection, new, read)
-        with self._engine.database.write() as session:
-            answer, effects = self._enqueue(session, new)
+        return self._handle(new, self._sent(new, is_first=not is_named), read)
+
+    def _sent(self, new: NewTurn, *, is_first: bool) -> Enqueued:
+        """Send a message in a transaction of its own; `is_first`: the agent is probably new."""
+        database, sent = self._engine.database, None
+        # Without a round trip to a server, the queries before an insert cost little.
+        if is_first and database.has_server and not (new.clone_of or new.inherited_box_id):
+            with suppress(CommitRefused), database.optimistic() as session:
+                sent = self._first_messages.send(session, new)
+        if sent is None:
+            with database.write() as session:
+                sent = self._enqueue(session, new)
+        answer, effects = sent
         self._finish(effects)
-        return self._handle(new, answer, read)
+        return answer
 
     def _enqueue(
         self, session: Session, new: NewTurn, *, is_callers: bool = False
@@ -159,9 +173,7 @@ class Agents:
             clone_of=call.clone_of,
             inherited_box_id=call.context_box_id,
         )
-        with self._engine.database.write() as session:
-            _, effects = self._enqueue(session, new)
-        self._finish(effects)
+        self._sent(new, is_first=not call.agent_id)
         if call.join:
             JoinEnds(self, self._engine).begin(project, turn_id, task, call.join)
         return turn_id

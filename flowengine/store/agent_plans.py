@@ -8,6 +8,7 @@ from typing import Any
 
 from flowengine.store.agent_rows import (
     AGENT_SECTIONS,
+    GUARDS,
     AppendedCard,
     EndedAgentStep,
     EndedWaitingTool,
@@ -34,7 +35,10 @@ class AgentPlan:
         self.new_cards: list[NewCardRow] = []
         self.new_boxes: list[NewBox] = []
         self.appended_cards: list[AppendedCard] = []
+        self.new_heads: list[Row] = []
         self.heads: list[HeadUpdate] = []
+        #: Project and id of a card that must be there, and stays until the commit.
+        self.held_card: tuple[str, str] | None = None
         self.ended_agent_steps: list[EndedAgentStep] = []
         self.new_agent_steps: list[NewAgentStep] = []
         self.ended_calls: list[EndedWaitingTool] = []
@@ -69,7 +73,7 @@ class AgentPlan:
         )
         for at, row in enumerate(self.heads):
             if row[:2] == update[:2]:
-                self.heads[at] = HeadUpdate._make((*update[:-5], *row[-5:]))
+                self.heads[at] = HeadUpdate._make((*update[:-GUARDS], *row[-GUARDS:]))
                 return
         self.heads.append(update)
 
@@ -92,14 +96,21 @@ class AgentPlan:
             for position, card_id in enumerate(card_ids, first)
         ]
 
-    def add_turn(self, turn: Turn, correlation_id: str) -> None:
+    def insert_heads(self) -> None:
+        """Turn the updates of heads into inserts: the agents have no row yet."""
+        self.new_heads += [row[:-GUARDS] for row in self.heads]
+        self.heads.clear()
+
+    def add_turn(
+        self, turn: Turn, correlation_id: str, epoch: int = 0, dispatched: int | None = None
+    ) -> None:
         self.new_turns.append(
             (
                 *(turn.id, turn.project, turn.agent, turn.state, turn.facet, turn.profile_id),
                 *(turn.context_box_id, turn.output_box_id, turn.base_index, turn.depth),
                 *(turn.trace_id, turn.priority, turn.steps, turn.tokens, turn.deadline),
                 *(turn.parent_turn_id, turn.waiting_run_id, turn.waiting_step_id),
-                *(turn.waiting_step_key, turn.enqueued, correlation_id),
+                *(turn.waiting_step_key, turn.enqueued, correlation_id, epoch, dispatched),
             )
         )
 

@@ -75,6 +75,9 @@ class HeadUpdate(NamedTuple):
     messages: str  #: a HeadMessages
 
 
+GUARDS = 5  #: the last columns of an update of a head, which an insert does not have
+
+
 class TurnUpdate(NamedTuple):
     """The columns of a turn that a commit changes; None: as it is stored."""
 
@@ -223,6 +226,7 @@ AGENT_SECTIONS: dict[str, Section] = {
     "new_cards": Section(CardRow.__table__, NewCardRow._fields),
     "new_boxes": Section(BoxRow.__table__, NewBox._fields),
     "appended_cards": Section(BoxCardRow.__table__, AppendedCard._fields),
+    "new_heads": Section(AgentStateHeadRow.__table__, HeadUpdate._fields[:-GUARDS]),
     "heads": Section(AgentStateHeadRow.__table__, HeadUpdate._fields),
     "ended_agent_steps": Section(AgentStepRow.__table__, EndedAgentStep._fields),
     "new_agent_steps": Section(
@@ -235,8 +239,8 @@ AGENT_SECTIONS: dict[str, Section] = {
     "edges": Section(ExecutionEdgesRow.__table__, NewEdge._fields),
     "new_turns": Section(
         AgentTurnRow.__table__,
-        (*TURN_COLUMNS, "correlation_id"),
-        constants={"recoveries": "0", "turn_epoch": "0"},
+        (*TURN_COLUMNS, "correlation_id", "turn_epoch", "dispatched_at"),
+        constants={"recoveries": "0"},
     ),
     "turns": Section(
         AgentTurnRow.__table__, TurnUpdate._fields, optional=tuple(TurnUpdate._fields[2:])

@@ -20,11 +20,15 @@ from flowengine.store.postgres.section_sql import (
 
 #: Sections of which every row must be written, or none of the commit.
 _GUARDED = {"runs", "reports", *AGENT_GUARDS}
+#: Waits for a purge that is removing the card.
+_HELD_CARD = (
+    "SELECT 1 FROM flowengine_card WHERE project_id = %s::text AND card_id = %s::text FOR SHARE"
+)
 
 
 @functools.cache
 def whole_statement(
-    encodings: tuple[Encoding, ...], is_one: bool, channel: str, has_notes: bool
+    encodings: tuple[Encoding, ...], is_one: bool, channel: str, has_notes: bool, holds_card: bool
 ) -> str:
     """Build the statement of a commit with agents, which is written whole or not at all.
 
@@ -48,6 +52,9 @@ def whole_statement(
             checks.append(_counts(f"{name}_w", name))
         else:
             parts.append(f"{name}_w AS ({_unguarded(name)})")
+    if holds_card:
+        parts.append(f"held_card AS ({_HELD_CARD})")
+        checks.append("EXISTS (SELECT 1 FROM held_card)")
     held = " AND ".join(checks) or "true"
     parts.append(f"checked AS (SELECT 1 / (CASE WHEN {held} THEN 1 ELSE 0 END) AS held)")
     sent = [f"pg_notify('{channel}{FEED}', '')"] if "unnumbered" in names else []
