@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 from flowengine import event_facet
-from flowengine.agents import agent
+from flowengine.agents import agent, tool
 from flowengine.models import Answer, ModelRequest, ScriptedModel, ToolCall
 from flowengine.models.messages import StopReason, Usage
 from flowengine.store.postgres.database import PostgresDatabase
 from flowengine.store.sqlite.database import SqliteDatabase
+from flowengine.worker.in_place_calls import InPlacePolicy
 from tests.acceptance.thirty_steps import kill_at
 
 RESULT = "one two three / 6 letters"
@@ -53,6 +54,12 @@ def look_up(number: int) -> str:
     return ["one", "two", "three"][number - 1]
 
 
+@event_facet(name="asked_clerk.read_word", effects=False)
+def read_word(number: int) -> str:
+    """Look up a word; nothing else is changed by it."""
+    return look_up.fn(number)
+
+
 @agent(model=ScriptedModel(_counter_script), name="asked_clerk.counter")
 def counter(text: str) -> str:
     """You count letters."""
@@ -65,15 +72,33 @@ def clerk(ticket: str) -> str:
     return f"Settle this: {ticket}"
 
 
-def send_and_die(url: str, commits: int, moment: str, calls: str = "") -> None:
-    """Send a message and wait for its result; die at the n-th commit. 0: live."""
+@agent(
+    model=ScriptedModel(_clerk_script),
+    tools=[tool(read_word, name="look_up"), counter],
+    name="asked_clerk.reader",
+)
+def reader(ticket: str) -> str:
+    """You settle complaints, with tools that only read."""
+    return f"Settle this: {ticket}"
+
+
+def send_and_die(
+    url: str, commits: int, moment: str, calls: str = "", *, reads: bool = False
+) -> None:
+    """Send a message and wait for its result; die at the n-th commit. 0: live.
+
+    With `reads` the message goes to an agent without a name, whose tools are called in place.
+    """
     os.environ["CALLS_FILE"] = calls
     os.environ["FLOWENGINE_DATABASE_URL"] = url
     os.environ["FLOWENGINE_CONCURRENCY"] = "2"
     os.environ["FLOWENGINE_WATCHDOG_INTERVAL"] = "0.05"
     if commits:
         kill_at(SqliteDatabase if url.startswith("sqlite") else PostgresDatabase, commits, moment)
-    turn = clerk.at("ada").options(key="mail-17").send("The kettle leaks")
+    if reads:
+        InPlacePolicy.is_made_here = lambda *_: True  # type: ignore[method-assign]
+    agent_ = reader.at("") if reads else clerk.at("ada")
+    turn = agent_.options(key="mail-17").send("The kettle leaks")
     result = turn.result(timeout=_SECONDS)
     assert result == RESULT, result
     print(result)

@@ -12,9 +12,10 @@ import pytest
 from sqlalchemy import event
 
 from flowengine import event_facet
-from flowengine.agents import agent, head_cache
+from flowengine.agents import agent, head_cache, tool
 from flowengine.agents.enqueue import NewTurn
 from flowengine.agents.handles import TurnHandle
+from flowengine.agents.profiles import Profile
 from flowengine.agents.runtime import agents_of
 from flowengine.engine import Engine
 from flowengine.models import Answer, ModelRequest, ScriptedModel, ToolCall
@@ -43,16 +44,33 @@ def add_one(number: int) -> int:
     return number + 1
 
 
+@event_facet(name="tests.worker_costs.read_one", effects=False)
+def read_one(number: int) -> int:
+    """Add one."""
+    _noted.append("tool")
+    return number + 1
+
+
 @agent(model=ScriptedModel(_script), tools=[add_one], name="tests.worker_costs.counter")
 def counter(text: str) -> str:
     """You count."""
     return text
 
 
-def _turns(work: WorkingSet, number: int) -> None:
+@agent(
+    model=ScriptedModel(_script),
+    tools=[tool(read_one, name="add_one")],
+    name="tests.worker_costs.reader",
+)
+def reader(text: str) -> str:
+    """You count."""
+    return text
+
+
+def _turns(work: WorkingSet, number: int, profile: Profile = counter.profile) -> None:
     agents = agents_of(work.engine)
     for _ in range(number):
-        new = NewTurn(project="", agent="", profile=counter.profile, instruction="count")
+        new = NewTurn(project="", agent="", profile=profile, instruction="count")
         turn: TurnHandle[Any] = agents.send(new)
         while turn.info().state != "finished":
             work.task_worker.drain("default")
@@ -88,6 +106,31 @@ def test_from_an_answer_to_the_next_model_call_are_two_statements(
     assert words[others[0] : others[-1]] == ["model", "WITH", "tool", "WITH"] * (_CALLS - 1)
     # The run of the first model call was started by the process that sent the message.
     assert words[first : others[0]] == ["model", "SELECT", "WITH", "tool", "WITH"]
+
+
+def test_with_a_quick_tool_that_only_reads_it_is_one_statement(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_cache, "_TRUSTED", math.inf)
+    with working(postgres.new_database(), tmp_path) as work:
+        _turns(work, 5, reader.profile)
+        with noted(work.engine) as found:
+            _turns(work, 1, reader.profile)
+    words = [each.split()[0] for each in found]
+    first, *others = [at for at, word in enumerate(words) if word == "model"]
+    assert words[others[0] : others[-1]] == ["model", "tool", "WITH"] * (_CALLS - 1)
+    assert words[first : others[0]] == ["model", "tool", "SELECT", "WITH"]
+
+
+def test_the_first_message_of_an_agent_is_one_statement(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    with working(postgres.new_database(), tmp_path) as work:
+        _turns(work, 1)  # it stores the profile and the program
+        with noted(work.engine) as found:
+            new = NewTurn(project="", agent="", profile=counter.profile, instruction="count")
+            agents_of(work.engine).send(new)
+    assert [each.split()[0] for each in found] == ["WITH"]
 
 
 def test_no_statement_walks_all_the_turns_there_are(

@@ -1,0 +1,269 @@
+"""Quick tools without effects are called by the try of the model call, and recorded with it."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from flowengine import event_facet
+from flowengine.agents import TurnHandle, agent, agents_of, instruction, tool
+from flowengine.agents.enqueue import NewTurn
+from flowengine.agents.profiles import Profile
+from flowengine.authoring import Retry
+from flowengine.models import Answer, ModelRequest, ScriptedModel, ToolCall
+from flowengine.models.messages import StopReason, Usage
+from flowengine.program.nodes import Json
+from flowengine.store.cards import Card
+from flowengine.worker import tools_in_place
+from flowengine.worker.tries import Tries
+from tests.integration.functions.workers import IN_PLACE, Worked, worked
+
+pytestmark = pytest.mark.each_database
+
+_made: list[str] = []  #: calls of the model and of tools, in their order
+_plan: list[Answer | str] = []
+_hangs, _released = threading.Event(), threading.Event()
+
+
+def _script(request: ModelRequest) -> Answer | str:
+    spoken = sum(message.role == "assistant" for message in request.messages)
+    _made.append("model")
+    return _plan[spoken]
+
+
+def _calls(*names: str, **arguments: Json) -> Answer:
+    made = tuple(ToolCall(f"c{at}", name, arguments) for at, name in enumerate(names))
+    return Answer(made, StopReason.TOOL_CALLS, Usage(10, 5), "scripted")
+
+
+@event_facet(name="tests.in_place.look", effects=False, retry=Retry(attempts=2, first_wait=0))
+def look(word: str = "kettle") -> Any:
+    """Look a word up."""
+    _made.append(f"look {word}")
+    if word == "broken" and _made.count("look broken") == 1:
+        raise RuntimeError("the archive is closed")
+    if word == "slow" and not _released.is_set():
+        _hangs.set()
+        assert _released.wait(30)
+    if word == "large":
+        return "x" * 9_000
+    if word == "last":
+        return {"litres": 2, "__cg_control": {"after_execution": "terminate"}}
+    return f"found {word}"
+
+
+@event_facet(name="tests.in_place.write")
+def write(word: str = "kettle") -> str:
+    """Write a word down."""
+    _made.append(f"write {word}")
+    return f"wrote {word}"
+
+
+@agent(
+    model=ScriptedModel(_script),
+    tools=[
+        look,
+        write,
+        tool(look, name="asked", approval=True),
+        tool(look, name="final", ends_turn=True),
+    ],
+    name="tests.in_place.clerk",
+)
+def clerk(task: str) -> str:
+    """You settle complaints."""
+    return task
+
+
+class Verdict(BaseModel):
+    approve: bool
+
+
+@agent(model=ScriptedModel(_script), tools=[look], name="tests.in_place.judge")
+def judge(task: str) -> Verdict:
+    """You decide."""
+    return instruction(task)
+
+
+@pytest.fixture
+def work(database_url: str, tmp_path: Path) -> Iterator[Worked]:
+    with worked(database_url, tmp_path, **IN_PLACE) as made:
+        _released.set()
+        for _ in range(2):  # it learns that the tool is quick
+            _turn(made, _calls("look"), "done")
+        yield made
+
+
+def _send(work: Worked, *steps: Answer | str, profile: Profile = clerk.profile) -> TurnHandle[Any]:
+    _plan[:], _made[:] = steps, []
+    new = NewTurn(project="", agent="", profile=profile, instruction="settle this")
+    return agents_of(work.engine).send(new)
+
+
+def _turn(work: Worked, *steps: Answer | str, profile: Profile = clerk.profile) -> TurnHandle[Any]:
+    turn = _send(work, *steps, profile=profile)
+    work.settle()
+    return turn
+
+
+def _cards(work: Worked, turn: TurnHandle[Any], kind: str) -> list[Card]:
+    with work.engine.database.read() as session:
+        cards = session.cards.read(turn.project, turn.info().output_box_id)
+    return [card for card in cards if card.type == kind]
+
+
+def _results(work: Worked, turn: TurnHandle[Any]) -> list[Any]:
+    found = [card.content for card in _cards(work, turn, "tool.result")]
+    return [c.get("result", c.get("error")) for c in found if isinstance(c, dict)]
+
+
+def _runs(work: Worked, turn: TurnHandle[Any]) -> Counter[str]:
+    """Count the runs of a turn by the facet that each of them calls."""
+    query = "SELECT workflow FROM flowengine_run WHERE agent_call LIKE %s"
+    with work.engine.database.read() as session:
+        rows: Sequence[Any] = session.rows(query, (f"%{turn.id}%",))
+    return Counter(row[0].rpartition(".")[2] for row in rows)
+
+
+def _edges(work: Worked, turn: TurnHandle[Any]) -> list[tuple[str, str]]:
+    query = (
+        "SELECT primitive, edge_phase FROM flowengine_execution_edges WHERE agent_turn_id = %s "
+        "AND primitive <> 'enqueue' ORDER BY primitive DESC"
+    )
+    with work.engine.database.read() as session:
+        return [tuple(row) for row in session.rows(query, (turn.id,))]
+
+
+def test_a_quick_read_has_no_run(work: Worked) -> None:
+    turn = _turn(work, _calls("look", word="cup"), "done")
+    assert turn.result(timeout=0) == "done"
+    assert _made == ["model", "look cup", "model"]
+    assert _runs(work, turn) == {"clerk__model__call": 2}
+
+
+def test_its_call_looks_like_one_that_had_a_run(work: Worked) -> None:
+    turn = _turn(work, _calls("look", word="cup"), "done")
+    (call,) = turn.calls()
+    with work.engine.database.read() as session:
+        (stored,) = session.agent_turns.all_calls(turn.project, turn.id)
+    assert (stored.state, stored.ending, stored.name) == ("applied", "success", "look")
+    assert _results(work, turn) == ["found cup"]
+    (asked,), (answered,) = (_cards(work, turn, kind) for kind in ("tool.call", "tool.result"))
+    assert asked.tool_call_id == answered.tool_call_id == call.id
+    assert _edges(work, turn) == [("tool_call", "request"), ("report", "response")]
+    # The run of the model call has the result.
+    run = work.engine.run(str(stored.run_id))
+    assert run.result(timeout=0)["tool_results"] == {"0": "found cup"}  # type: ignore[index]
+
+
+def test_a_result_from_outside_is_a_duplicate(work: Worked) -> None:
+    turn = _turn(work, _calls("look"), _calls("asked"), "done")
+    (first,) = [call for call in turn.calls() if call.tool == "look"]
+    assert turn.info().state == "active"  # it waits for a person
+    assert turn.report(first.id, "another result") is True
+    assert _results(work, turn) == ["found kettle"]
+
+
+def test_a_tool_with_effects_has_a_run(work: Worked) -> None:
+    for _ in range(3):
+        turn = _turn(work, _calls("write"), "done")
+        assert _runs(work, turn) == {"clerk__model__call": 2, "write__call": 1}
+
+
+def test_calls_of_one_answer_may_be_of_both_kinds(work: Worked) -> None:
+    turn = _turn(work, _calls("look", "write", "look", word="cup"), "done")
+    assert turn.result(timeout=0) == "done"
+    assert _made == ["model", "look cup", "look cup", "write cup", "model"]
+    assert _runs(work, turn) == {"clerk__model__call": 2, "write__call": 1}
+    assert _results(work, turn) == ["found cup", "found cup", "wrote cup"]
+
+
+def test_a_read_that_fails_has_a_run_which_repeats_it(work: Worked) -> None:
+    turn = _turn(work, _calls("look", word="broken"), "done")
+    assert turn.result(timeout=0) == "done"
+    assert _made == ["model", "look broken", "look broken", "model"]
+    assert _runs(work, turn)["look__call"] == 1
+    assert _results(work, turn) == ["found broken"]
+
+
+def test_arguments_that_do_not_fit_are_refused(work: Worked) -> None:
+    turn = _turn(work, _calls("look", nonsense=1), _calls("look", word=3), "done")
+    assert turn.result(timeout=0) == "done"
+    assert _made == ["model"] * 3
+    assert [result["code"] for result in _results(work, turn)] == ["refused"] * 2
+
+
+def test_a_large_result_has_a_run(work: Worked) -> None:
+    turn = _turn(work, _calls("look", word="large"), "done")
+    assert _runs(work, turn)["look__call"] == 1
+    assert _results(work, turn) == ["x" * 9_000]
+
+
+def test_a_result_that_ends_the_turn_has_a_run(work: Worked) -> None:
+    turn = _turn(work, _calls("look", word="last"), "done")
+    assert _runs(work, turn)["look__call"] == 1
+    assert turn.result(timeout=0)["litres"] == 2
+    turn = _turn(work, _calls("final"), "done")
+    assert _runs(work, turn)["look__call"] == 1
+    assert turn.result(timeout=0) == "found kettle"
+
+
+def test_a_call_that_a_person_decides_about_waits(work: Worked) -> None:
+    turn = _turn(work, _calls("asked", "look", word="cup"), "done")
+    assert _made == ["model", "look cup"]
+    (waiting,) = [call for call in turn.calls() if call.state == "waiting"]
+    turn.approve(waiting.id, by="eva")
+    work.settle()
+    assert turn.result(timeout=0) == "done"
+    assert _made == ["model", "look cup", "look cup", "model"]
+
+
+def test_no_tool_is_called_beside_a_submitted_result(work: Worked) -> None:
+    steps = (_calls("look", "submit_result"), _calls("submit_result", approve=True))
+    turn = _turn(work, *steps, profile=judge.profile)
+    assert turn.result(timeout=0) == {"approve": True}
+    assert _made == ["model", "model"]
+
+
+def test_an_answer_is_recorded_while_its_tool_hangs(
+    work: Worked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tools_in_place, "_LONGEST", 0.01)
+    _hangs.clear()
+    _released.clear()
+    turn = _send(work, _calls("look", word="slow"), "done")
+    settled = threading.Thread(target=work.settle)
+    settled.start()
+    try:
+        assert _hangs.wait(30)
+        while not turn.calls():  # the answer alone: the call has a run
+            assert settled.is_alive()
+        assert turn.calls()[0].state == "waiting"
+    finally:
+        _released.set()
+        settled.join(30)
+    work.settle()
+    assert turn.result(timeout=0) == "done"
+    assert _made == ["model", "look slow", "look slow", "model"]
+    assert _results(work, turn) == ["found slow"]
+
+
+def test_after_the_death_of_a_worker_a_read_has_a_run(
+    work: Worked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Tries.run
+
+    def once_lost(tries: Tries, entry: Any, batch: Any) -> bool:
+        entry.task = replace(entry.task, losses=1)
+        return real(tries, entry, batch)
+
+    monkeypatch.setattr(Tries, "run", once_lost)
+    turn = _turn(work, _calls("look", word="cup"), "done")
+    assert turn.result(timeout=0) == "done"
+    assert _runs(work, turn)["look__call"] == 1
