@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from flowengine.agents.profile_cache import KnownProfile, ProfileCache
 from flowengine.agents.turn_effects import TurnEffects
@@ -74,7 +73,7 @@ class CallRuns:
     def with_messages(self, agents: Sequence[AgentKey]) -> list[AgentKey]:
         """Return those of these agents that have a message."""
         with self._engine.database.autocommit_read() as session:
-            return [key for key in agents if session.agent_inbox.has_messages(*key)]
+            return session.agent_inbox.with_messages(agents)
 
     def profile(self, session: Session, turn: Turn) -> KnownProfile:
         known = self._profiles.get(session, turn.project, turn.profile_id)
@@ -104,8 +103,8 @@ class CallRuns:
 
     def rules(self, known: KnownProfile | None) -> Rules:
         """Return the limits of a turn; those of no profile if it cannot be read."""
-        rules = Rules() if known is None else known.profile.rules
-        return replace(rules, tool_timeout=round(self._settings.agent_tool_timeout * 1000))
+        timeout = round(self._settings.agent_tool_timeout * 1000)
+        return Rules(tool_timeout=timeout) if known is None else known.profile.rules(timeout)
 
     @property
     def max_checks(self) -> int:

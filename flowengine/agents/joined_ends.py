@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from flowengine.agents.agent_messages import RunEnd, answered, reported
 from flowengine.agents.call_runs import CallRuns
@@ -52,7 +52,8 @@ class JoinedEnds:
         if known is None or not _is_simple(known, call, view):
             return False
         part, effects = CommitPlan(rule=self.plan.rule, notes_of=self.plan.notes_of), TurnEffects()
-        part.agents = None if self.plan.agents is None else self.plan.agents.copied()
+        if key in self._heads and self.plan.agents is not None:
+            part.agents = self.plan.agents.copied()  # with the earlier decision about this agent
         try:
             after = self._decide(session, known, call, view, part, effects)
         except Exception as problem:
@@ -62,10 +63,11 @@ class JoinedEnds:
             return False
         if after is None:
             return False
+        if key in self._heads:
+            self.plan.agents = None
         self._heads[key] = after
         # Before the rows of new runs, which may have ended already and have reports of their own.
         self.plan.consume_agent_report(self.now)
-        self.plan.agents = None
         self.plan.include(part)
         ended.agents.remove(key)
         self._add(effects)
@@ -87,7 +89,7 @@ class JoinedEnds:
         part: CommitPlan,
         effects: TurnEffects,
     ) -> KnownHead | None:
-        head, turn, runs, now = known.head, replace(known.turn), self.runs, self.now
+        head, turn, runs, now = known.head, known.turn.copied(), self.runs, self.now
         profile = runs.profile(session, turn)
         end = RunEnd(view.state, dict(view.outputs or {}), dict(view.error or {}))
         if call.message_type == MessageType.MODEL_RESULT:

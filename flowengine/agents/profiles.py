@@ -69,9 +69,9 @@ class Profile:
     tells_outcome: bool = False
     other: Mapping[str, Json] = field(default_factory=dict)  #: of later versions
 
-    @property
-    def rules(self) -> Rules:
-        return Rules(self.max_steps, self.max_tokens, must_submit=self.result is not None)
+    def rules(self, tool_timeout: int) -> Rules:
+        """Return the limits of a turn; `tool_timeout` are milliseconds."""
+        return Rules(self.max_steps, self.max_tokens, self.result is not None, tool_timeout)
 
     def tool(self, name: str) -> ToolProfile | None:
         return next((tool for tool in self.tools if tool.name == name), None)

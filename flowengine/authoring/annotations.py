@@ -163,9 +163,34 @@ def program_type(hint: Any) -> Type:
 def json_value(value: Any, what: str, where: str = "value") -> Json:
     """Return the value as plain JSON; raises NotJson naming the part without JSON form."""
     try:
+        return _copied_json(value)
+    except (_OtherForm, RecursionError):
+        pass
+    try:
         return _plain_json(value, what, where)
     except RecursionError:
         raise NotJson(what, where, "structure that contains itself") from None
+
+
+class _OtherForm(Exception):
+    """A value is no JSON as it is."""
+
+
+def _copied_json(value: Any) -> Json:
+    """Copy a value that is JSON already; raises _OtherForm. Most values are: it is quick."""
+    kind = type(value)
+    if kind in _OWN_FORM or (kind is str and value.isascii()):
+        return cast(Json, value)
+    if kind is dict:
+        for key in value:
+            if type(key) is not str or not key.isascii():
+                raise _OtherForm
+        return {key: _copied_json(item) for key, item in value.items()}
+    if kind is list:
+        return [_copied_json(item) for item in value]
+    if kind is float and math.isfinite(value):
+        return cast(Json, value)
+    raise _OtherForm
 
 
 def _deep_copy(value: Json) -> Json:

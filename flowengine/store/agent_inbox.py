@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from flowengine.program.nodes import Json
 from flowengine.store import codec
 from flowengine.store.agent_rows import MESSAGE_COLUMNS, TURN_COLUMNS, MarkedMessage
 from flowengine.store.agent_tables import INBOX_IS_DUE, INBOX_IS_QUEUED
+from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part
 from flowengine.store.records import Row
 from flowengine.turns.records import Turn
@@ -85,9 +87,9 @@ _STRANDED = (
 
 
 _WITH_MESSAGES = (
-    "SELECT EXISTS (SELECT 1 FROM flowengine_agent_inbox WHERE project_id = %(project)s "
-    f"AND agent_id = %(agent)s AND {INBOX_IS_QUEUED}) OR EXISTS (SELECT 1 "
-    "FROM flowengine_agent_inbox WHERE project_id = %(project)s AND agent_id = %(agent)s "
+    "SELECT w.value FROM {IDS} WHERE EXISTS (SELECT 1 FROM flowengine_agent_inbox "
+    f"WHERE project_id = %s AND agent_id = w.value AND {INBOX_IS_QUEUED}) OR EXISTS (SELECT 1 "
+    "FROM flowengine_agent_inbox WHERE project_id = %s AND agent_id = w.value "
     f"AND {INBOX_IS_DUE} AND {_IS_REPORT})"
 )
 
@@ -135,10 +137,17 @@ class AgentInbox(Part):
         """Return the oldest turn that waits. The caller has locked the head."""
         return _first(self._session.rows(_QUEUED, (project, agent)))
 
-    def has_messages(self, project: str, agent: str) -> bool:
-        """Whether an agent has a turn that waits, or a report."""
-        found = self._session.rows(_WITH_MESSAGES, {"project": project, "agent": agent})
-        return bool(found[0][0])
+    def with_messages(self, agents: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return those agents, by project and id, that have a turn that waits, or a report."""
+        by_project: dict[str, list[str]] = {}
+        for project, agent in agents:
+            by_project.setdefault(project, []).append(agent)
+        text = in_dialect(_WITH_MESSAGES, self._session.dialect)
+        return [
+            (project, agent)
+            for project, ids in by_project.items()
+            for (agent,) in self._session.rows(text, (json.dumps(ids), project, project))
+        ]
 
     def next_turn(
         self, project: str, agent: str, memory_box_id: str | None

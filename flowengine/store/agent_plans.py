@@ -53,9 +53,13 @@ class AgentPlan:
     def copied(self) -> AgentPlan:
         """Return a copy to which rows can be added."""
         copy = AgentPlan()
-        for name in AGENT_SECTIONS:
-            getattr(copy, name).extend(getattr(self, name))
+        copy.include(self)
         return copy
+
+    def include(self, other: AgentPlan) -> None:
+        """Add the rows of another plan, which is about other agents."""
+        for name, rows in other.filled():
+            getattr(self, name).extend(rows)
 
     def filled(self) -> list[tuple[str, list[Row]]]:
         """Return the sections that have rows, in order."""

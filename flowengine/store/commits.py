@@ -143,9 +143,10 @@ class CommitPlan:
             if name in SECTIONS:
                 getattr(self, name).extend(part.runs if name == "runs" else rows)
         self.notes += part.notes
-        if part.agents is not None:
-            assert self.agents is None
+        if self.agents is None:
             self.agents = part.agents
+        elif part.agents is not None:
+            self.agents.include(part.agents)
 
     @property
     def run_ids(self) -> set[str]:

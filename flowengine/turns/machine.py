@@ -90,13 +90,15 @@ def enter(head: Head, run_id: str, attempt: int) -> Head | None:
     if head.run_id != run_id or attempt < head.entered:
         return None
     if attempt == head.entered and head.status == HeadState.RUNNING:
-        return replace(head)
+        return head.copied()
     if head.status not in (HeadState.DISPATCHED, HeadState.RUNNING):
         return None
+    after = head.copied()
+    after.entered = attempt
     if head.status == HeadState.RUNNING and attempt // CLAIMS == head.entered // CLAIMS:
-        return replace(head, entered=attempt)
+        return after
     signal = HeadSignal.RECOVER if head.entered else HeadSignal.ENTER
-    after = replace(head, status=next_head_state(head.status, signal), entered=attempt)
+    after.status = next_head_state(head.status, signal)
     after.epoch += signal in RAISES_EPOCH
     return after
 
@@ -133,7 +135,7 @@ class _Decision:
     def __init__(
         self, head: Head, turn: Turn, calls: Sequence[Call], rules: Rules, now: int
     ) -> None:
-        self.head = replace(head)
+        self.head = head.copied()
         self.changes = Changes(self.head, (head.epoch, head.turn_id))
         self._turn, self._rules, self._now = turn, rules, now
         self._calls = {call.id: replace(call) for call in calls}
