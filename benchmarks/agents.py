@@ -4,7 +4,8 @@ A turn is three model calls with a call of a tool between each two (benchmarks/a
 first table has the time from an answer to the next model call, one turn at a time on idle
 processes, and the time of `task.delay().get()` on the same worker. The second has the turns per
 second of many turns at once, two working processes for each contender. All of them keep every step
-in PostgreSQL before the next one begins.
+in PostgreSQL before the next one begins. The tool is a pure function, and flowengine is measured
+with both of its declarations: with `effects=False`, by which the targets are judged, and without.
 
     make bench-agents [ARGS="number of turns"]
 """
@@ -76,7 +77,7 @@ def go(child: subprocess.Popen[str]) -> None:
     child.stdin.flush()
 
 
-def flowengine(servers: Servers, scratch: Path, turns: int) -> tuple[Figures, list[float]]:
+def flowengine(servers: Servers, scratch: Path, turns: int) -> tuple[list[Figures], list[float]]:
     """Return the figures, and the seconds of plain tasks on the same worker."""
     broker = servers.new_broker()
     where = {
@@ -104,17 +105,24 @@ def flowengine(servers: Servers, scratch: Path, turns: int) -> tuple[Figures, li
         ends = time.monotonic() + _SECONDS
         while not app.control.ping(timeout=0.2):
             assert time.monotonic() < ends, "the worker did not start"
-        turns_of.one_by_one(5, "warm")
+        agents = {
+            "flowengine": turns_of.counter,
+            "with effects": turns_of.counter_with_effects,
+        }
+        for agent in agents.values():
+            turns_of.one_by_one(agent, 5, "warm")
         turns_of.plain(app, 5)
-        Path(where["BENCH_CALLS"]).unlink()
         plain = turns_of.plain(app, _IDLE_TURNS)
-        turns_of.one_by_one(_IDLE_TURNS, "idle")
-        idle = gaps(where["BENCH_CALLS"])
-        began = time.monotonic()
-        turns_of.together(turns, "many")
-        rate = turns / (time.monotonic() - began)
+        found = []
+        for name, agent in agents.items():
+            Path(where["BENCH_CALLS"]).unlink()
+            turns_of.one_by_one(agent, _IDLE_TURNS, "idle")
+            idle = gaps(where["BENCH_CALLS"])
+            began = time.monotonic()
+            turns_of.together(agent, turns, "many")
+            found.append(Figures(name, idle, turns / (time.monotonic() - began)))
         app.flowengine.engine.close()
-    return Figures("flowengine", idle, rate), plain
+    return found, plain
 
 
 def langgraph(servers: Servers, scratch: Path, turns: int) -> Figures:
@@ -185,7 +193,7 @@ def report(plain: list[float], figures: list[Figures]) -> bool:
     for one in figures:
         shown = f"{one.p50:.2f} ms p50, {one.p99:.1f} p99"
         print(f"{one.name:12} {shown:>28} {one.p50 / base:6.2f} {one.rate:9.1f}")
-    own, other, queue = figures
+    own, _, other, queue = figures
     ratios = [
         ("latency to the plain task", own.p50 / base, own.p50 / base <= LATENCY, LATENCY),
         ("turns/s to LangGraph", own.rate / other.rate, own.rate / other.rate >= LANGGRAPH, 1.0),
@@ -200,7 +208,7 @@ def main(turns: int) -> bool:
     with private_servers() as servers, tempfile.TemporaryDirectory() as scratch:
         there: Any = Path(scratch)
         own, plain = flowengine(servers, there, turns)
-        figures = [own, langgraph(servers, there, turns), dbos(servers, there, turns)]
+        figures = [*own, langgraph(servers, there, turns), dbos(servers, there, turns)]
         return report(plain, figures)
 
 

@@ -1,4 +1,7 @@
-"""Turns of flowengine's agents on a Celery worker with two pool children, and the plain task."""
+"""Turns of flowengine's agents on a Celery worker with two pool children, and the plain task.
+
+The tool adds one. It is declared twice: as one that only reads, and as one with effects.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 from benchmarks.agent_flows import model, tool
 from flowengine import event_facet
 from flowengine.agents import agent
+from flowengine.agents import tool as as_tool
 from flowengine.models import Answer, ModelRequest, ScriptedModel, ToolCall
 from flowengine.models.messages import StopReason, Usage
 
@@ -29,20 +33,36 @@ def add_one(number: int) -> int:
     return tool(number)
 
 
+@event_facet(name="bench.add_one_with_effects")
+def add_one_with_effects(number: int) -> int:
+    """Add one."""
+    return tool(number)
+
+
 @agent(model=ScriptedModel(_script), tools=[add_one], name="bench.counter")
 def counter(turn: str) -> str:
     """You count."""
     return turn
 
 
-def one_by_one(turns: int, label: str) -> None:
+@agent(
+    model=ScriptedModel(_script),
+    tools=[as_tool(add_one_with_effects, name="add_one")],
+    name="bench.counter_with_effects",
+)
+def counter_with_effects(turn: str) -> str:
+    """You count."""
+    return turn
+
+
+def one_by_one(agent: Any, turns: int, label: str) -> None:
     for number in range(turns):
-        counter.send(f"{label}{number}").result(timeout=60)
+        agent.send(f"{label}{number}").result(timeout=60)
         time.sleep(0.02)
 
 
-def together(turns: int, label: str) -> None:
-    handles = [counter.send(f"{label}{number}") for number in range(turns)]
+def together(agent: Any, turns: int, label: str) -> None:
+    handles = [agent.send(f"{label}{number}") for number in range(turns)]
     for handle in handles:
         handle.result(timeout=300)
 
