@@ -16,6 +16,7 @@ from flowengine.program.validator import Checks, schema_misfit
 from flowengine.turns.delivery import submitted
 from flowengine.turns.machine import SUBMIT
 from flowengine.turns.records import AskedCall, ModelAnswered
+from flowengine.turns.states import AfterExecution
 
 _LONGEST = 2_000  #: characters of a problem that the model reads
 #: Codes of answers that end a turn with the text so far.
@@ -32,8 +33,8 @@ def model_answered(
     calls = tuple(_asked(call, known, max_checks) for call in answer.tool_calls)
     if results:
         calls = tuple(
-            replace(call, is_made=True, result=results[place])
-            if place in results and not call.needs_approval
+            replace(call, is_made_in_place=True, result=results[place])
+            if place in results and _may_be_in_place(call)
             else call
             for place, call in enumerate(calls)
         )
@@ -47,6 +48,10 @@ def model_answered(
         problem,
         goes_on=answer.stop_reason == StopReason.PAUSED,
     )
+
+
+def _may_be_in_place(call: AskedCall) -> bool:
+    return not call.needs_approval and call.after_execution == AfterExecution.SUSPEND
 
 
 def _asked(call: ToolCall, known: KnownProfile, max_checks: int) -> AskedCall:

@@ -44,7 +44,7 @@ class FirstMessages:
         now, effects = session.now(), TurnEffects()
         plan = CommitPlan(rule=session.outbox_rule, notes_of=session.poller_notes)
         plan.agents = rows = AgentPlan()
-        rows.held_card = (new.project, new.profile.id)
+        rows.held_profile = (new.project, new.profile.id)
         known, turn = self._profiles.of(new.profile), turn_of(new, now)
         turn.deadline = known.deadline(now)
         head = Head(new.project, new.agent)
@@ -61,7 +61,7 @@ class FirstMessages:
         # The instruction belongs to the memory of the agent: later turns read it there.
         writer.append(turn, [instruction_id(turn.id)], epoch)
         rows.insert_heads()
-        rows.turns.clear()  # the new row has these values
+        rows.turns.clear()  # the update that the writer has added: the new row has its values
         rows.add_turn(turn, correlation_of(new, turn), epoch, now)
         self._runs.stage(session, writer.requests, plan, effects, now, None)
         session.commit(plan, guarded=True)

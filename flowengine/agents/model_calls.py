@@ -16,7 +16,7 @@ from flowengine.agents.drafts import DraftWriter
 from flowengine.agents.head_cache import HeadCache, KnownHead
 from flowengine.agents.profile_cache import KnownProfile, ProfileCache
 from flowengine.agents.prompt import request_of
-from flowengine.agents.tools_in_place import MakeInPlace, answer_with_results
+from flowengine.agents.tools_in_place import CallTools, answer_with_results
 from flowengine.engine.engine import Engine
 from flowengine.engine.handles import executing
 from flowengine.errors import GiveUp, ModelError, RetryAfter, TryCancelled
@@ -55,7 +55,7 @@ class _Try(LoggedStep, Protocol):
     @property
     def cancel_token(self) -> _Token: ...
     @property
-    def make_in_place(self) -> MakeInPlace | None: ...
+    def call_tools(self) -> CallTools | None: ...
     def heartbeat(self, progress: Json = None) -> bool: ...
 
 
@@ -174,4 +174,5 @@ def call_model(
     engine, step = inside[0], cast("_Try", logged_step.get())
     call = CallTry(step.tenant, step.run_id, step.attempt)
     request, known = enter(engine, agents(engine), agent, turn, call)
-    return answer_with_results(answer(model, request, step), known, step.make_in_place)
+    given = answer(model, request, step)
+    return answer_with_results(given, known, step.call_tools, engine.settings)

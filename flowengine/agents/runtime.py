@@ -92,13 +92,17 @@ class Agents:
         is_named, new = bool(new.agent), self._addressed(new)
         if connection is not None:
             return self._send_within(connection, new, read)
-        return self._handle(new, self._sent(new, is_first=not is_named), read)
+        return self._handle(new, self._sent(new, has_own_agent=not is_named), read)
 
-    def _sent(self, new: NewTurn, *, is_first: bool) -> Enqueued:
-        """Send a message in a transaction of its own; `is_first`: the agent is probably new."""
+    def _sent(self, new: NewTurn, *, has_own_agent: bool) -> Enqueued:
+        """Send a message in a transaction of its own.
+
+        `has_own_agent`: the id of the agent is derived from the message, so the agent is new,
+        unless the message is sent again.
+        """
         database, sent = self._engine.database, None
-        # Without a round trip to a server, the queries before an insert cost little.
-        if is_first and database.has_server and not (new.clone_of or new.inherited_box_id):
+        # On SQLite the queries before an insert are no round trips: the lock is taken at once.
+        if has_own_agent and database.has_server and not (new.clone_of or new.inherited_box_id):
             with suppress(CommitRefused), database.optimistic() as session:
                 sent = self._first_messages.send(session, new)
         if sent is None:
@@ -173,7 +177,7 @@ class Agents:
             clone_of=call.clone_of,
             inherited_box_id=call.context_box_id,
         )
-        self._sent(new, is_first=not call.agent_id)
+        self._sent(new, has_own_agent=not call.agent_id)
         if call.join:
             JoinEnds(self, self._engine).begin(project, turn_id, task, call.join)
         return turn_id

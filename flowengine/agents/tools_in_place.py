@@ -1,40 +1,50 @@
 """Calls of tools in place: the try of a model call makes the quick ones that only read.
 
-A tool that is declared with `effects=False` may be called again unnoticed. So its call need not
-wait until the answer that asks for it is recorded: its result is recorded together with the answer,
-in the result of the model call, and one commit leads to the next model call instead of two. All
-other calls have a run each, and so has a call that fails in place: its run repeats it as declared.
+Usually a call begins when the answer that asks for it is recorded: an effect must not happen again
+because the model is asked again. A tool that is declared with `effects=False` has none. So it is
+called at once, and its result is recorded together with the answer, as a part of the model call's
+result: one commit leads to the next model call instead of two. If the try is lost, both are lost,
+and made again.
+
+All other calls have a run each. So has a call that fails in place: the run calls the tool again, at
+once.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from flowengine.agents.profile_cache import KnownProfile
 from flowengine.agents.profiles import CALL
+from flowengine.errors import FlowengineError, ValueRefused
 from flowengine.models import Answer
 from flowengine.program.nodes import Json
+from flowengine.settings import Settings
 from flowengine.store import codec
 from flowengine.turns.machine import SUBMIT
 from flowengine.turns.states import AfterExecution
 
+log = logging.getLogger("flowengine")
+
 #: Beside the fields of an answer: the results of calls in place, by the place of the call.
 RESULTS = "tool_results"
-CONTROL = "__cg_control"  #: in a result: what follows from it
-_MOST_BYTES = codec.INLINE_BYTES  # of all results of one answer: larger ones have runs
+CONTROL = "__cg_control"  #: in a result: it overrides `after_execution` of the call
 
 
 class ToolInPlace(NamedTuple):
-    """A call of a tool whose result is wanted at once."""
+    """A call of a tool that may be made in place."""
 
     place: int  #: among the calls of the answer
     facet: str
-    program_hash: str  #: of its program, which declares the facet
+    program_hash: str  #: of the run that the call would be; it declares the facet
     arguments: Mapping[str, Json]
+    timeout: float | None  #: seconds
 
 
-class MakeInPlace(Protocol):
+class CallTools(Protocol):
     """Makes calls in place; the layer of workers is above."""
 
     def __call__(
@@ -47,19 +57,30 @@ class MakeInPlace(Protocol):
 
 
 def answer_with_results(
-    answer: Answer, known: KnownProfile, make: MakeInPlace | None
+    answer: Answer, known: KnownProfile, call_tools: CallTools | None, settings: Settings
 ) -> dict[str, Json]:
     """Return an answer as it is recorded, with the results of the calls that were made here."""
     written = answer.to_json()
-    calls = () if make is None else _candidates(answer, known)
-    if make is None or not calls:
+    calls = () if call_tools is None else _candidates(answer, known)
+    if call_tools is None or not calls:
         return written
-    results, left = {}, _MOST_BYTES
-    for place, result in make(written, calls).items():
-        left -= len(codec.dump(result).encode())
-        if left >= 0 and not (isinstance(result, dict) and CONTROL in result):
-            results[str(place)] = result
-    return {**written, RESULTS: results} if results else written
+    try:
+        results = call_tools(written, calls)
+    except Exception as problem:  # of the engine: it is no reason to lose the answer
+        log.warning(
+            "the tools of an answer are called by runs of their own: %s",
+            problem,
+            extra={"action": "tools_not_in_place"},
+        )
+        return written
+    if not results:
+        return written
+    both: dict[str, Json] = {**written, RESULTS: {str(p): value for p, value in results.items()}}
+    try:
+        codec.check_value("an answer", both, settings.max_value_bytes, settings.max_json_depth)
+    except ValueRefused:  # together they exceed a limit that neither does alone
+        return written
+    return both
 
 
 def results_of(written: object) -> dict[int, Json]:
@@ -79,7 +100,7 @@ def _candidates(answer: Answer, known: KnownProfile) -> list[ToolInPlace]:
         if tool is None or call.unreadable or tool.approval or not tool.workflow.endswith(CALL):
             continue
         if tool.after_execution == AfterExecution.SUSPEND:
-            digest = known.prepared(tool.workflow)[0]
-            facet = tool.workflow.removesuffix(CALL)
-            found.append(ToolInPlace(place, facet, digest, call.arguments))
+            with suppress(FlowengineError):  # the decision refuses a tool that cannot be used
+                digest, facet = known.prepared(tool.workflow)[0], tool.workflow.removesuffix(CALL)
+                found.append(ToolInPlace(place, facet, digest, call.arguments, tool.timeout))
     return found

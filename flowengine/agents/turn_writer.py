@@ -62,8 +62,8 @@ class TurnWriter:
             EndedAgentStep(turn.project, step.step_id, step.status, step.tokens, now)
             for step in changes.steps
         ]
-        for call in changes.made:
-            self._add_call(turn, call, head.epoch, applied_at=now)
+        for call in changes.made_in_place:
+            self._add_call(turn, call, 0, applied_at=now)  # it belongs to no suspension
             rows.add_edge(turn, "report", "response", call.id, now, step_id=call.step_id)
         for call in changes.ended:
             ending = (call.state, call.ending, call.effective, now)

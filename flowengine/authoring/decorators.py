@@ -140,8 +140,8 @@ def event_facet(fn: Any = None, /, **options: Any) -> Any:
     circuit `breaker` is open, tasks wait. A `limit` bounds how many tries with the same key run at
     a time, a `rate` how many begin in a period. With a `cache` a step whose key has a recent result
     completes with it. Code with ``effects=False`` may run again unnoticed: durable functions
-    record several of its calls together. `name` and `aliases` keep stored runs working when code
-    moves. Also accepts an existing Celery task.
+    record several of its calls together, and a quick tool of an agent needs no run. `name` and
+    `aliases` keep stored runs working when code moves. Also accepts an existing Celery task.
     """
     decorator = EventFacetDecorator(options)
     return decorator if fn is None else decorator(fn)

@@ -8,7 +8,7 @@ from typing import Any
 
 from flowengine.store.agent_rows import (
     AGENT_SECTIONS,
-    GUARDS,
+    HEAD_GUARDS,
     AppendedCard,
     EndedAgentStep,
     EndedWaitingTool,
@@ -26,6 +26,7 @@ from flowengine.store.records import Row
 from flowengine.turns.records import Head, Turn
 
 _rows_of = attrgetter(*AGENT_SECTIONS)
+_GUARDS = len(HEAD_GUARDS)
 
 
 class AgentPlan:
@@ -37,8 +38,8 @@ class AgentPlan:
         self.appended_cards: list[AppendedCard] = []
         self.new_heads: list[Row] = []
         self.heads: list[HeadUpdate] = []
-        #: Project and id of a card that must be there, and stays until the commit.
-        self.held_card: tuple[str, str] | None = None
+        #: Project and card of a profile that must be there; it stays until the commit.
+        self.held_profile: tuple[str, str] | None = None
         self.ended_agent_steps: list[EndedAgentStep] = []
         self.new_agent_steps: list[NewAgentStep] = []
         self.ended_calls: list[EndedWaitingTool] = []
@@ -77,7 +78,7 @@ class AgentPlan:
         )
         for at, row in enumerate(self.heads):
             if row[:2] == update[:2]:
-                self.heads[at] = HeadUpdate._make((*update[:-GUARDS], *row[-GUARDS:]))
+                self.heads[at] = HeadUpdate._make((*update[:-_GUARDS], *row[-_GUARDS:]))
                 return
         self.heads.append(update)
 
@@ -102,7 +103,7 @@ class AgentPlan:
 
     def insert_heads(self) -> None:
         """Turn the updates of heads into inserts: the agents have no row yet."""
-        self.new_heads += [row[:-GUARDS] for row in self.heads]
+        self.new_heads += [row[:-_GUARDS] for row in self.heads]
         self.heads.clear()
 
     def add_turn(

@@ -75,7 +75,8 @@ class HeadUpdate(NamedTuple):
     messages: str  #: a HeadMessages
 
 
-GUARDS = 5  #: the last columns of an update of a head, which an insert does not have
+#: The last columns of an update of a head; an insert does not have them.
+HEAD_GUARDS = HeadUpdate._fields[HeadUpdate._fields.index("expected_epoch") :]
 
 
 class TurnUpdate(NamedTuple):
@@ -226,7 +227,7 @@ AGENT_SECTIONS: dict[str, Section] = {
     "new_cards": Section(CardRow.__table__, NewCardRow._fields),
     "new_boxes": Section(BoxRow.__table__, NewBox._fields),
     "appended_cards": Section(BoxCardRow.__table__, AppendedCard._fields),
-    "new_heads": Section(AgentStateHeadRow.__table__, HeadUpdate._fields[:-GUARDS]),
+    "new_heads": Section(AgentStateHeadRow.__table__, HeadUpdate._fields[: -len(HEAD_GUARDS)]),
     "heads": Section(AgentStateHeadRow.__table__, HeadUpdate._fields),
     "ended_agent_steps": Section(AgentStepRow.__table__, EndedAgentStep._fields),
     "new_agent_steps": Section(
@@ -253,10 +254,7 @@ AGENT_SECTIONS: dict[str, Section] = {
 IDEMPOTENT = (*("new_cards", "new_boxes", "new_agent_steps", "new_turns", "new_messages", "edges"),)
 #: Of the sections that are updated: the key, and the columns that guard a row.
 AGENT_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "heads": (
-        ("project_id", "agent_id"),
-        ("expected_epoch", "expected_turn", "expected_events", "expected_entered", "messages"),
-    ),
+    "heads": (("project_id", "agent_id"), HEAD_GUARDS),
     "turns": (("project_id", "agent_turn_id"), ()),
     "ended_agent_steps": (("project_id", "step_id"), ()),
     "ended_calls": (("project_id", "agent_turn_id", "tool_call_id"), ()),

@@ -270,11 +270,12 @@ class _Decision:
     # --- calls ---
 
     def _ask_for(self, asked: AskedCall, number: int, index: int, step_id: str) -> bool:
-        """Write the call's card, and start it unless it is refused, or made in place already.
+        """Write the call's card, and start it, unless it is refused or was made in place.
 
-        Returns whether it starts. The run of the model call has the result of a call in place.
+        Returns whether it starts. The row of a call in place names the run of the model call, which
+        has its result.
         """
-        call_id, run_id = call_id_of(self._turn.id, number, index), self.head.run_id
+        call_id, model_run = call_id_of(self._turn.id, number, index), self.head.run_id
         call = Call(call_id, step_id, asked.name, asked.model_call_id, position=index)
         content: dict[str, Json] = {
             "tool_name": asked.name,
@@ -289,9 +290,9 @@ class _Decision:
             self._result(call, TaskStatus.FAILED, None, error)
             return False
         call.after_execution = asked.after_execution
-        if asked.is_made:
-            call.state, call.ending, call.run_id = WaitState.APPLIED, TaskStatus.SUCCESS, run_id
-            self.changes.made.append(call)
+        if asked.is_made_in_place:
+            call.state, call.ending, call.run_id = WaitState.APPLIED, TaskStatus.SUCCESS, model_run
+            self.changes.made_in_place.append(call)
             self._result(call, TaskStatus.SUCCESS, asked.result, None)
             return False
         if asked.needs_approval:

@@ -127,8 +127,8 @@ class AskedCall:
     timeout: int | None = None  #: milliseconds; None: that of the rules
     needs_approval: bool = False
     fields: tuple[tuple[str, Json], ...] = ()  #: of submit_result
-    is_made: bool = False  #: in place, by the try of the model call
-    result: Json = None  #: of a call that was made
+    is_made_in_place: bool = False  #: by the try of the model call
+    result: Json = None  #: of a call that was made in place
 
 
 # --- triggers ---
@@ -247,7 +247,7 @@ class Changes:
     before: tuple[int, str | None]  #: the epoch and the turn that guard the update
     cards: list[NewCard] = field(default_factory=list)
     started: list[StartedCall] = field(default_factory=list)
-    made: list[Call] = field(default_factory=list)  #: in place: they have ended already
+    made_in_place: list[Call] = field(default_factory=list)  #: they have ended already
     ended: list[Call] = field(default_factory=list)
     model_call: ModelCall | None = None
     steps: list[EndedStep] = field(default_factory=list)

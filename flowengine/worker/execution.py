@@ -34,11 +34,6 @@ from flowengine.worker.try_errors import ends_thread, failed
 C = TypeVar("C", bound=LoopCall)
 
 OpenLog = Callable[[TaskDefinition], TryLog]
-Beat = Callable[[str | None], bool]
-MakeTools = Callable[
-    [TaskDefinition, Beat, OpenLog | None, Mapping[str, Json], Sequence[ToolInPlace]],
-    Mapping[int, Json],
-]
 _NO_PERMIT = nullcontext()
 #: Types of most results. `inspect.isawaitable` takes as long as the call of a small facet.
 _NOT_AWAITABLE = frozenset({bool, dict, float, int, list, str, type(None)})
@@ -83,15 +78,16 @@ class Attempt:
         permit: TaskPermit | None,
         find: FindHandler = event_facet_named,
         open_log: OpenLog | None = None,
-        make_tools: MakeTools | None = None,
+        call_tools: AttemptCallsTools | None = None,
     ) -> None:
         """`open_log` makes the log of a try, when its code writes the first line.
 
-        `make_tools` makes calls of tools in place, for the try of a model call.
+        `call_tools` makes calls of tools in place, for the try of a model call.
         """
-        self._open_log, self._make_tools = open_log, make_tools
+        self._open_log, self._tools = open_log, call_tools
         self._logs: dict[str, TryLog] = {}  #: at most one
-        self._engine, self._task, self._permit = engine, task, permit
+        self._engine, self._permit = engine, permit
+        self.task = self._task = task
         self._facet = find(task.name)
         self._send_beat = beat
         self._progress: ProgressReports | None = None
@@ -166,12 +162,12 @@ class Attempt:
             facet=task.name,
             try_number=task.try_number,
             idempotency_key=task.step_id,
-            _beat=self._beat,
-            _token=self._cancel_token,
+            _beat=self.beat,
+            _token=self.cancel_token,
             attempt=task.attempt,
             tenant=task.tenant,
             _log=self._log,
-            _tools=None if self._make_tools is None else self._call_tools,
+            _call_tools=None if self._tools is None else self._call_tools,
         )
         return InStep(context, (self._engine, task.step_path))
 
@@ -189,12 +185,19 @@ class Attempt:
     def _call_tools(
         self, answer: Mapping[str, Json], calls: Sequence[ToolInPlace]
     ) -> Mapping[int, Json]:
-        assert self._make_tools is not None
-        # One log for the whole try: its lines are reported together.
-        open_log = None if self._open_log is None else lambda _: cast(TryLog, self._log())
-        return self._make_tools(self._task, self._beat, open_log, answer, calls)
+        assert self._tools is not None
+        return self._tools(self, answer, calls)
 
-    def _beat(self, progress: str | None) -> bool:
+    @property
+    def has_log(self) -> bool:
+        """Whether the lines of this try are kept."""
+        return self._open_log is not None
+
+    def open_same_log(self, _: TaskDefinition) -> TryLog:
+        """Return the log of this try for a part of it: its lines are reported together."""
+        return cast(TryLog, self._log())
+
+    def beat(self, progress: str | None) -> bool:
         self.last_sign = time.monotonic()
         if progress is None:
             holds = self._send_beat(None)
@@ -212,13 +215,20 @@ class Attempt:
         if self._token is not None:
             self._token.set()
 
-    def _cancel_token(self) -> CancelToken:
+    def cancel_token(self) -> CancelToken:
+        """Return the token that `lose` sets."""
         # Created when it is asked for: most tries need none.
         if self._token is None:
             self._token = CancelToken(self._task.step_path)
             if self._has_lost_lease:
                 self._token.set()
         return self._token
+
+
+#: Calls tools in place within a try: see `in_place_tools`.
+AttemptCallsTools = Callable[
+    [Attempt, Mapping[str, Json], Sequence[ToolInPlace]], Mapping[int, Json]
+]
 
 
 def _raise(problem: BaseException) -> NoReturn:

@@ -5,6 +5,8 @@ activation, records it with its result. The run is neither locked nor advanced, 
 to be decided. Everything else is left to the evaluator: calls that fail, wait, or belong to another
 task list, and those whose facet has a circuit breaker, a limit, a cache or a deadline.
 
+Tools of agents are called in place, too: see `in_place_tools`.
+
 After the death of a worker nothing but plain functions is called in place: a call that kills its
 worker has a task then, whose losses are counted.
 """
@@ -28,6 +30,7 @@ from flowengine.store.calls import result_of
 from flowengine.store.recovery_queries import TIMEOUT
 from flowengine.worker.batch import BatchSizing
 from flowengine.worker.call_timeouts import CallTimeouts
+from flowengine.worker.cancel_token import CancelToken
 from flowengine.worker.execution import Attempt, OpenLog
 from flowengine.worker.handlers import FindHandler, NameSet
 
@@ -244,9 +247,14 @@ def executed_in_place(
     code: Any,
     beat: Callable[[str | None], bool],
     open_log: OpenLog | None,
+    outer: Attempt | None = None,
 ) -> Succeeded | Failed | None:
-    """Run the code of a facet in this thread; None: it continues with a workflow or an agent."""
+    """Run the code of a facet in this thread; None: it continues with a workflow or an agent.
+
+    `outer` is the try that it is a part of, which has the cancel token.
+    """
     attempt = _InPlaceAttempt(engine, task, beat, None, lambda _: code, open_log)
+    attempt.outer = outer
     begun = attempt.begin(event_loop().submit)
     if isinstance(begun, LoopCall):
         event_loop().wait(begun)
@@ -260,6 +268,11 @@ def executed_in_place(
 
 class _InPlaceAttempt(Attempt):
     """A try that starts no run: the step that would wait for it has no row yet."""
+
+    outer: Attempt | None = None
+
+    def cancel_token(self) -> CancelToken:
+        return super().cancel_token() if self.outer is None else self.outer.cancel_token()
 
     def _outcome(self, ended: Any) -> Any:
         return ended

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import cast
 
-from flowengine.agents.tools_in_place import MakeInPlace
+from flowengine.agents.tools_in_place import CallTools
 from flowengine.engine import Engine
 from flowengine.engine.handles import executing
 from flowengine.errors import FlowengineError
@@ -41,16 +41,16 @@ class StepContext:
     attempt: int = 0  #: grows with every claim of the step's tasks
     tenant: str = ""  #: of the run
     _log: Callable[[], TryLog | None] = field(default=lambda: None, repr=False)
-    _tools: MakeInPlace | None = field(default=None, repr=False)
+    _call_tools: CallTools | None = field(default=None, repr=False)
 
     def log(self) -> TryLog | None:
         """Return the log of this try, for what captures its lines; None: they are not kept."""
         return self._log()
 
     @property
-    def make_in_place(self) -> MakeInPlace | None:
-        """Makes calls of tools, for a model call; None: this process makes none in place."""
-        return self._tools
+    def call_tools(self) -> CallTools | None:
+        """For a model call: makes calls of tools in place; None: this process makes none."""
+        return self._call_tools
 
     @property
     def cancel_token(self) -> CancelToken:

@@ -31,11 +31,11 @@ from flowengine.worker.claimed_tasks import ClaimedTask, ClaimEvent, ClaimState
 from flowengine.worker.execution import Attempt, OpenLog
 from flowengine.worker.handlers import FindHandler
 from flowengine.worker.in_place_calls import InPlacePolicy, LeaseLost, NotRecorded
+from flowengine.worker.in_place_tools import InPlaceTools
 from flowengine.worker.kept_functions import KeptFunctions
 from flowengine.worker.run_ahead import RunAhead
 from flowengine.worker.step_logs import StepLogs
 from flowengine.worker.task_client import TaskClient
-from flowengine.worker.tools_in_place import ToolsInPlace
 
 log = logging.getLogger("flowengine")
 
@@ -81,7 +81,7 @@ class Tries:
         self._activations = Activations(engine, find, policy, self.kept_functions)
         self.check_activations = self._activations.probe.check
         self.ahead = RunAhead(self.kept_functions, policy)
-        self._make_tools = ToolsInPlace(engine, policy, find).make
+        self._call_tools = InPlaceTools(engine, policy, find).call
         self._max_wait = engine.settings.batch_max_wait
         #: The tries whose coroutines run in the event loop.
         self.in_loop = AsyncTries(
@@ -154,7 +154,7 @@ class Tries:
             self._client.release([entry])
             return None
         beat = functools.partial(self._beat, task)
-        about = (self._find, self._open_log, self._make_tools)
+        about = (self._find, self._open_log, self._call_tools)
         attempt = Attempt(self._engine, task, beat, permit, *about)
         entry.lose = attempt.lose
         if self._logs is not None:

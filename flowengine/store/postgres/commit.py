@@ -84,14 +84,15 @@ def send(executor: PipelineExecutor, plan: CommitPlan) -> None:
 def _statement_of(plan: CommitPlan, guarded: bool, channel: str) -> tuple[str, list[str | None]]:
     is_alone = len(plan.runs) + len(plan.new_runs) <= 1
     encodings, values = encode(plan, is_alone=is_alone or plan.agents is not None)
-    agents, card = plan.agents, None if plan.agents is None else plan.agents.held_card
-    if card is not None:
-        values += card
+    agents = plan.agents
+    profile = None if agents is None else agents.held_profile
+    if profile is not None:
+        values += profile
     if plan.notes:
         values.append(json.dumps(plan.notes))
     if agents is not None:
         is_one = len(plan.runs) <= 1 and len(agents.heads) <= 1
-        about = (channel, bool(plan.notes), card is not None)
+        about = (channel, bool(plan.notes), profile is not None)
         return whole_statement(encodings, is_one, *about), values
     return _statement(encodings, guarded, is_alone, channel, bool(plan.notes)), values
 

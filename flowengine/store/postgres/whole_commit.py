@@ -21,14 +21,18 @@ from flowengine.store.postgres.section_sql import (
 #: Sections of which every row must be written, or none of the commit.
 _GUARDED = {"runs", "reports", *AGENT_GUARDS}
 #: Waits for a purge that is removing the card.
-_HELD_CARD = (
-    "SELECT 1 FROM flowengine_card WHERE project_id = %s::text AND card_id = %s::text FOR SHARE"
+_HELD_PROFILE = (
+    "SELECT 1 FROM flowengine_card WHERE project_id = %s::text AND card_id = %s::text FOR KEY SHARE"
 )
 
 
 @functools.cache
 def whole_statement(
-    encodings: tuple[Encoding, ...], is_one: bool, channel: str, has_notes: bool, holds_card: bool
+    encodings: tuple[Encoding, ...],
+    is_one: bool,
+    channel: str,
+    has_notes: bool,
+    holds_profile: bool,
 ) -> str:
     """Build the statement of a commit with agents, which is written whole or not at all.
 
@@ -38,6 +42,10 @@ def whole_statement(
     names = [encoding.section for encoding in encodings]
     parts = [decode(encoding) for encoding in encodings]
     checks: list[str] = []
+    if "new_heads" in names:
+        # Lock order: a new head before its cards and messages, as under the lock of a head.
+        parts.append(f"new_heads_w AS ({_unguarded('new_heads')} RETURNING 1)")
+        checks.append(_counts("new_heads_w", "new_heads"))
     for name in ("runs", "heads"):
         if name in names and not is_one:
             guard = SAME_RUN if name == "runs" else _same(name)
@@ -50,11 +58,11 @@ def whole_statement(
         if name in _GUARDED:
             parts.append(f"{name}_w AS ({_guarded_update(name, names)} RETURNING 1)")
             checks.append(_counts(f"{name}_w", name))
-        else:
+        elif name != "new_heads":
             parts.append(f"{name}_w AS ({_unguarded(name)})")
-    if holds_card:
-        parts.append(f"held_card AS ({_HELD_CARD})")
-        checks.append("EXISTS (SELECT 1 FROM held_card)")
+    if holds_profile:
+        parts.append(f"held_profile AS ({_HELD_PROFILE})")
+        checks.append("EXISTS (SELECT 1 FROM held_profile)")
     held = " AND ".join(checks) or "true"
     parts.append(f"checked AS (SELECT 1 / (CASE WHEN {held} THEN 1 ELSE 0 END) AS held)")
     sent = [f"pg_notify('{channel}{FEED}', '')"] if "unnumbered" in names else []

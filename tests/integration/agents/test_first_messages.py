@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from flowengine.agents import TurnHandle
+from flowengine.agents import Agents, TurnHandle
+from flowengine.agents.enqueue import Enqueuer
 from flowengine.agents.first_messages import FirstMessages
 from flowengine.store.commits import CommitRefused
-from tests.integration.agents.clerks import Office, clerk, plan
+from tests.integration.agents.clerks import Office, ask_each, clerk, plan
 
 
 @pytest.fixture
@@ -103,3 +105,43 @@ def test_a_message_to_a_named_agent_takes_its_lock(on_server: Office, sent: list
     turns = [clerk.at("ada").send("task") for _ in range(2)]
     assert sent == []
     assert [turn.info().state for turn in turns] == ["active", "queued"]
+
+
+def test_a_first_message_does_not_deadlock_with_one_in_a_transaction(
+    on_server: Office, sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, others = on_server, list[TurnHandle[Any]]()
+    clerk.send("task")
+    real: Callable[..., Any] = Enqueuer._store
+    other = threading.Thread(target=lambda: others.append(_keyed().send("task")))
+
+    def store(*given: Any) -> Any:
+        # The head is locked, and nothing else is written yet: the other waits for the head.
+        other.start()
+        other.join(0.3)
+        assert other.is_alive()
+        return real(*given)
+
+    monkeypatch.setattr(Enqueuer, "_store", store)
+    with desk.engine.database.engine.begin() as connection:
+        turn = _keyed().options(key="mail-17", connection=connection).send("task")
+    other.join(30)
+    assert [o.id for o in others] == [turn.id]
+    assert sent == ["refused", "refused"]
+    _finished(desk, turn)
+
+
+def _keyed() -> Any:
+    return clerk.at("").options(key="mail-17")
+
+
+def test_a_step_that_asks_again_has_the_same_turn(
+    on_server: Office, sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, real = on_server, Agents.ask
+    clerk.send("task")
+    monkeypatch.setattr(Agents, "ask", lambda *given: [real(*given), real(*given)][1])
+    run = desk.flow.start(ask_each, ["task", "task"])
+    desk.work()
+    assert run.result(timeout=0) == ["done", "done"]
+    assert Counter(sent) == {"written": 2, "refused": 3}

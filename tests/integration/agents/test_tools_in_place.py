@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,16 +13,17 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from flowengine import event_facet
+from flowengine import current_step, event_facet, workflow
 from flowengine.agents import TurnHandle, agent, agents_of, instruction, tool
 from flowengine.agents.enqueue import NewTurn
 from flowengine.agents.profiles import Profile
-from flowengine.authoring import Retry
+from flowengine.authoring import EventFacet, Limit, Retry, registry
 from flowengine.models import Answer, ModelRequest, ScriptedModel, ToolCall
-from flowengine.models.messages import StopReason, Usage
+from flowengine.models.messages import StopReason, Text, Usage
 from flowengine.program.nodes import Json
 from flowengine.store.cards import Card
-from flowengine.worker import tools_in_place
+from flowengine.worker import in_place_tools
+from flowengine.worker.call_timeouts import CallTimeouts
 from flowengine.worker.tries import Tries
 from tests.integration.functions.workers import IN_PLACE, Worked, worked
 
@@ -43,6 +45,13 @@ def _calls(*names: str, **arguments: Json) -> Answer:
     return Answer(made, StopReason.TOOL_CALLS, Usage(10, 5), "scripted")
 
 
+def _nested(depth: int) -> Json:
+    value: Json = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @event_facet(name="tests.in_place.look", effects=False, retry=Retry(attempts=2, first_wait=0))
 def look(word: str = "kettle") -> Any:
     """Look a word up."""
@@ -54,6 +63,11 @@ def look(word: str = "kettle") -> Any:
         assert _released.wait(30)
     if word == "large":
         return "x" * 9_000
+    if word == "deep":
+        return _nested(99)
+    if word == "waits":
+        _hangs.set()
+        _made.append(f"stopped {current_step().cancel_token.wait(30)}")
     if word == "last":
         return {"litres": 2, "__cg_control": {"after_execution": "terminate"}}
     return f"found {word}"
@@ -66,11 +80,40 @@ def write(word: str = "kettle") -> str:
     return f"wrote {word}"
 
 
+@event_facet(name="tests.in_place.limited", effects=False, limit=Limit("desk", 1))
+def limited(word: str) -> str:
+    """Look a word up, one at a time."""
+    return word
+
+
+@event_facet(name="tests.in_place.guarded", effects=False, breaker="archive")
+def guarded(word: str) -> str:
+    """Look a word up behind a circuit breaker."""
+    return word
+
+
+@event_facet(name="tests.in_place.shout", effects=False)
+def whisper(word: str) -> str:
+    """Whisper."""
+    return word.lower()
+
+
+@event_facet(name="tests.in_place.glance", effects=False)
+async def glance(word: str) -> str:
+    """Look a word up in a coroutine."""
+    await asyncio.sleep(0)
+    return f"glanced at {word}"
+
+
 @agent(
     model=ScriptedModel(_script),
     tools=[
         look,
         write,
+        limited,
+        guarded,
+        whisper,
+        glance,
         tool(look, name="asked", approval=True),
         tool(look, name="final", ends_turn=True),
     ],
@@ -78,6 +121,32 @@ def write(word: str = "kettle") -> str:
 )
 def clerk(task: str) -> str:
     """You settle complaints."""
+    return task
+
+
+def _look_elsewhere(word: str = "cup") -> str:
+    """Look a word up, in newer code with another default."""
+    return f"elsewhere {word}"
+
+
+@event_facet(name="tests.in_place.louder", effects=False)
+def louder(word: str) -> str:
+    return word.upper()
+
+
+@workflow(name="tests.in_place.shout__call")
+def shout(word: str) -> str:
+    """Shout."""
+    return louder(word)
+
+
+@agent(
+    model=ScriptedModel(_script),
+    tools=[tool(shout, name="shouted")],
+    name="tests.in_place.shouter",
+)
+def shouter(task: str) -> str:
+    """You shout."""
     return task
 
 
@@ -203,6 +272,90 @@ def test_a_large_result_has_a_run(work: Worked) -> None:
     turn = _turn(work, _calls("look", word="large"), "done")
     assert _runs(work, turn)["look__call"] == 1
     assert _results(work, turn) == ["x" * 9_000]
+    assert _made == ["model", "look large", "look large", "model"]
+    # The next one is not called in vain.
+    _turn(work, _calls("look", word="large"), "done")
+    assert _made == ["model", "look large", "model"]
+
+
+def test_small_results_beside_a_large_one_count(work: Worked) -> None:
+    asked = [ToolCall(f"c{at}", "look", {"word": w}) for at, w in enumerate(("large", "cup"))]
+    answer = Answer(tuple(asked), StopReason.TOOL_CALLS, Usage(10, 5), "scripted")
+    turn = _turn(work, answer, "done")
+    assert _runs(work, turn)["look__call"] == 1
+    assert _made == ["model", "look large", "look cup", "look large", "model"]
+
+
+def test_a_result_that_exceeds_a_limit_with_its_answer_has_a_run(
+    database_url: str, tmp_path: Path
+) -> None:
+    limits = {"max_json_depth": 100, "max_value_bytes": 8_000}
+    with worked(database_url, tmp_path, **IN_PLACE, **limits) as work:
+        for _ in range(2):
+            _turn(work, _calls("look"), "done")
+        turn = _turn(work, _calls("look", word="deep"), "done")
+        assert (turn.result(timeout=0), _results(work, turn)) == ("done", [_nested(99)])
+        parts = (Text("x" * 3_500), ToolCall("c0", "look", {"word": "y" * 4_000}))
+        turn = _turn(work, Answer(parts, StopReason.TOOL_CALLS, Usage(), "scripted"), "done")
+        assert turn.result(timeout=0) == "done"
+        assert _runs(work, turn)["look__call"] == 1
+
+
+def test_an_error_of_the_engine_does_not_lose_the_answer(
+    work: Worked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(CallTimeouts, "over", fail)
+    turn = _turn(work, _calls("look", word="cup"), "done")
+    assert turn.result(timeout=0) == "done"
+    assert _runs(work, turn)["look__call"] == 1
+    assert "by runs of their own: can't start new thread" in caplog.text
+
+
+def test_a_workflow_with_the_name_of_a_call_is_no_call(work: Worked) -> None:
+    for _ in range(3):
+        turn = _turn(work, _calls("shout", word="Cup"), "done")
+        assert _results(work, turn) == ["cup"]
+    turn = _turn(work, _calls("shouted", word="Cup"), "done", profile=shouter.profile)
+    assert _results(work, turn) == ["CUP"]
+
+
+def test_a_tool_that_has_changed_since_its_profile_has_a_run(
+    work: Worked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed: Any = EventFacet(replace(look.definition, fn=_look_elsewhere))
+    monkeypatch.setitem(registry._event_facets, look.name, changed)
+    turn = _turn(work, _calls("look"), "done")
+    assert _runs(work, turn)["look__call"] == 1
+    assert _results(work, turn) == ["elsewhere kettle"]
+
+
+def test_tools_that_need_more_than_their_code_have_runs(work: Worked) -> None:
+    for _ in range(3):
+        turn = _turn(work, _calls("limited", "guarded", word="cup"), "done")
+        assert _runs(work, turn)["limited__call"] == _runs(work, turn)["guarded__call"] == 1
+
+
+def test_a_coroutine_is_called_in_place(work: Worked) -> None:
+    for _ in range(3):
+        turn = _turn(work, _calls("glance", word="cup"), "done")
+        assert _results(work, turn) == ["glanced at cup"]
+    assert "glance__call" not in _runs(work, turn)
+
+
+def test_a_stop_sets_the_cancel_token_of_a_tool(work: Worked) -> None:
+    _hangs.clear()
+    turn = _send(work, _calls("look", word="waits"), "done")
+    settled = threading.Thread(target=work.settle)
+    settled.start()
+    assert _hangs.wait(30)
+    turn.stop("enough")
+    work.worker.lost_leases.check()
+    settled.join(30)
+    assert _made == ["model", "look waits", "stopped True"]
+    assert turn.info().status == "canceled"
 
 
 def test_a_result_that_ends_the_turn_has_a_run(work: Worked) -> None:
@@ -234,7 +387,7 @@ def test_no_tool_is_called_beside_a_submitted_result(work: Worked) -> None:
 def test_an_answer_is_recorded_while_its_tool_hangs(
     work: Worked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tools_in_place, "_LONGEST", 0.01)
+    monkeypatch.setattr(in_place_tools, "_LONGEST_WAIT", 0.01)
     _hangs.clear()
     _released.clear()
     turn = _send(work, _calls("look", word="slow"), "done")
