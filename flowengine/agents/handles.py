@@ -38,6 +38,7 @@ class TurnHandle(Generic[R]):
         self._agents, self._read = agents, read
         self.project, self.id = project, turn_id
         self.duplicate = duplicate  #: the message was sent before, under the same key
+        self._ended: TurnInfo | None = None  #: once it is known to be over
 
     def __repr__(self) -> str:
         return f"<Turn {self.id}>"
@@ -60,12 +61,16 @@ class TurnHandle(Generic[R]):
         return await asyncio.to_thread(self._result, timeout)
 
     def _is_over(self) -> bool:
-        return self.info().state == TurnState.FINISHED
+        info = self.info()
+        if info.state == TurnState.FINISHED:
+            self._ended = info  # it does not change any more
+        return self._ended is not None
 
     def _result(self, timeout: float | None) -> R:
-        info = self.info()
-        if info.state != TurnState.FINISHED:
+        if self._ended is None and not self._is_over():
             raise TimeoutError(f"turn {self.id} has not ended after {timeout:g} s")
+        info = self._ended
+        assert info is not None
         value = self._agents.deliverable(info)
         if info.status != TaskStatus.SUCCESS:
             message = info.error or "it has delivered what it had"

@@ -56,6 +56,7 @@ class _Try(LoggedStep, Protocol):
     def cancel_token(self) -> _Token: ...
     @property
     def call_tools(self) -> CallTools | None: ...
+    def count_engine_time(self, seconds: float) -> None: ...
     def heartbeat(self, progress: Json = None) -> bool: ...
 
 
@@ -173,6 +174,8 @@ def call_model(
     assert inside is not None, "a worker calls it for a step"
     engine, step = inside[0], cast("_Try", logged_step.get())
     call = CallTry(step.tenant, step.run_id, step.attempt)
+    began = time.monotonic()
     request, known = enter(engine, agents(engine), agent, turn, call)
+    step.count_engine_time(time.monotonic() - began)
     given = answer(model, request, step)
     return answer_with_results(given, known, step.call_tools, engine.settings)

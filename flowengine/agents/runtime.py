@@ -257,13 +257,13 @@ class Agents:
 
     def deliverable(self, info: TurnInfo) -> Json:
         """Return the result of a turn that has ended, reread from its card."""
-        assert info.deliverable_card_id is not None
         with self._engine.database.autocommit_read() as session:
-            card = session.cards.get(info.project, info.deliverable_card_id)
-            turn = session.agent_turns.get(info.project, info.id)
-            assert card is not None
-            assert turn is not None
-            known = self._runs.profile(session, turn)
+            found = session.cards.deliverable(info.project, info.id)
+            if found is None:
+                raise UnknownTurn(info.id)  # it was removed meanwhile
+            card, profile_id = found
+            known = self.profiles.get(session, info.project, profile_id)
+            assert known is not None
         return result_of(known, card.content)
 
     def turn_events(self, project: str, turn_id: str, after: int, limit: int) -> list[AgentEvent]:

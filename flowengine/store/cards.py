@@ -45,6 +45,12 @@ _GET = (
     "SELECT card_id, type, author, agent_turn_id, step_id, tool_call_id, content, created_at, 0 "
     "FROM flowengine_card WHERE project_id = %s AND card_id = %s"
 )
+_DELIVERABLE = (
+    "SELECT c.card_id, c.type, c.author, c.agent_turn_id, c.step_id, c.tool_call_id, c.content, "
+    "c.created_at, 0, t.profile_card_id FROM flowengine_agent_turn t JOIN flowengine_card c "
+    "ON c.project_id = t.project_id AND c.card_id = t.deliverable_card_id "
+    "WHERE t.project_id = %s AND t.agent_turn_id = %s"
+)
 _HOLD = "SELECT 1 FROM flowengine_card WHERE project_id = %s AND card_id = %s{SHARE_LOCK}"
 # Invariant: the reference first. Its lock keeps a purge from removing a value that is stored
 # already and that a card is about to refer to.
@@ -130,6 +136,13 @@ class Cards(Part):
     def get(self, project: str, card_id: str) -> Card | None:
         found = self._cards(self._session.rows(_GET, (project, card_id)))
         return found[0] if found else None
+
+    def deliverable(self, project: str, turn_id: str) -> tuple[Card, str] | None:
+        """Return the card with the result of a turn, and the id of the turn's profile."""
+        rows = self._session.rows(_DELIVERABLE, (project, turn_id))
+        if not rows:
+            return None
+        return self._cards([rows[0][:-1]])[0], rows[0][-1]
 
     def _cards(self, rows: Sequence[Sequence[Any]]) -> list[Card]:
         contents = [codec.attributes(row[6]) for row in rows]

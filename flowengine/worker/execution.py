@@ -91,6 +91,7 @@ class Attempt:
         self._facet = find(task.name)
         self._send_beat = beat
         self._progress: ProgressReports | None = None
+        self.engine_seconds = 0.0  #: that the engine took inside the try
         self.last_sign = 0.0  #: when the coroutine began or sent its last heartbeat
         self._token: CancelToken | None = None
         self._has_lost_lease = False
@@ -168,6 +169,7 @@ class Attempt:
             tenant=task.tenant,
             _log=self._log,
             _call_tools=None if self._tools is None else self._call_tools,
+            _engine_time=self._count_engine_time,
         )
         return InStep(context, (self._engine, task.step_path))
 
@@ -187,6 +189,9 @@ class Attempt:
     ) -> Mapping[int, Json]:
         assert self._tools is not None
         return self._tools(self, answer, calls)
+
+    def _count_engine_time(self, seconds: float) -> None:
+        self.engine_seconds += seconds
 
     @property
     def has_log(self) -> bool:

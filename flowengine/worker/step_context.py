@@ -42,6 +42,7 @@ class StepContext:
     tenant: str = ""  #: of the run
     _log: Callable[[], TryLog | None] = field(default=lambda: None, repr=False)
     _call_tools: CallTools | None = field(default=None, repr=False)
+    _engine_time: Callable[[float], object] = field(default=lambda _: None, repr=False)
 
     def log(self) -> TryLog | None:
         """Return the log of this try, for what captures its lines; None: they are not kept."""
@@ -51,6 +52,10 @@ class StepContext:
     def call_tools(self) -> CallTools | None:
         """For a model call: makes calls of tools in place; None: this process makes none."""
         return self._call_tools
+
+    def count_engine_time(self, seconds: float) -> None:
+        """Count seconds of this try as the engine's: they do not make its facet a slow one."""
+        self._engine_time(seconds)
 
     @property
     def cancel_token(self) -> CancelToken:

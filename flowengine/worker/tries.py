@@ -134,8 +134,8 @@ class Tries:
         if begun is None:
             return False
         lines = entry.log()
-        captured = 0.0 if lines is None else lines.seconds
-        self._settle(task, begun, began, lambda outcome: batch.finish(entry, outcome), captured)
+        others = entry.engine_seconds + (0.0 if lines is None else lines.seconds)
+        self._settle(task, begun, began, lambda outcome: batch.finish(entry, outcome), others)
         if entry.state == ClaimState.RELEASED:  # the process ends: nothing is reported
             entry.at_report(False)
         return True
@@ -162,6 +162,7 @@ class Tries:
             entry.log = attempt.lines
         self._claimed_tasks.start(entry)
         begun = attempt.begin(lambda awaitable: self.in_loop.submit(entry, attempt, awaitable))
+        entry.engine_seconds = attempt.engine_seconds
         if takes_place and not isinstance(begun, AsyncTry):  # its arguments do not fit
             self.in_loop.leave(entry)
         return begun
@@ -241,16 +242,17 @@ class Tries:
         outcome: Outcome,
         began: float,
         finish: Callable[[Outcome], T],
-        captured: float = 0.0,
+        others: float = 0.0,
     ) -> T:
         """Check the outcome of a try and finish it with that; then count and show it.
 
-        The seconds that its lines took do not make a quick facet slow: batches stay as large.
+        The seconds that its lines took, and the statements of the engine inside it (`others`), do
+        not make a quick facet slow: batches stay as large.
         """
         outcome = self._checked(task, outcome)
         seconds = time.monotonic() - began
         finished = finish(outcome)
-        self._sizing.count(task.name, max(0.0, seconds - captured))
+        self._sizing.count(task.name, max(0.0, seconds - others))
         self._counters.count(task, outcome)
         if self._show is not None:
             self._show(task, outcome, seconds)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import event
 
 from flowengine import event_facet
-from flowengine.agents import agent, head_cache, tool
+from flowengine.agents import agent, head_cache, model_calls, tool
 from flowengine.agents.enqueue import NewTurn
 from flowengine.agents.handles import TurnHandle
 from flowengine.agents.profiles import Profile
@@ -131,6 +133,32 @@ def test_the_first_message_of_an_agent_is_one_statement(
             new = NewTurn(project="", agent="", profile=counter.profile, instruction="count")
             agents_of(work.engine).send(new)
     assert [each.split()[0] for each in found] == ["WITH"]
+
+
+def test_the_result_of_an_ended_turn_is_two_statements(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    with working(postgres.new_database(), tmp_path) as work:
+        new = NewTurn(project="", agent="", profile=counter.profile, instruction="count")
+        turn: TurnHandle[Any] = agents_of(work.engine).send(new)
+        while turn.info().state != "finished":
+            work.task_worker.drain("default")
+        with noted(work.engine) as found:
+            assert turn.result(timeout=0) == "done"
+    assert [each.split()[0] for each in found] == ["SELECT"] * 2
+
+
+def test_a_model_is_as_quick_as_its_calls_without_the_statements_around_them(
+    postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # For the entry of a turn a clock that leaps: it takes longer than the whole try.
+    leaping = SimpleNamespace(monotonic=itertools.count(0, 1_000_000).__next__)
+    monkeypatch.setattr(model_calls, "time", leaping)
+    with working(postgres.new_database(), tmp_path) as work:
+        _turns(work, 3)
+        sizing = work.task_worker._sizing
+    assert sizing.average("tests.worker_costs.counter__model") == 0.0
+    assert sizing.is_quick("tests.worker_costs.counter__model")
 
 
 def test_no_statement_walks_all_the_turns_there_are(
