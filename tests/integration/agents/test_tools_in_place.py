@@ -27,8 +27,6 @@ from flowengine.worker.call_timeouts import CallTimeouts
 from flowengine.worker.tries import Tries
 from tests.integration.functions.workers import IN_PLACE, Worked, worked
 
-pytestmark = pytest.mark.each_database
-
 _made: list[str] = []  #: calls of the model and of tools, in their order
 _plan: list[Answer | str] = []
 _hangs, _released = threading.Event(), threading.Event()
@@ -209,6 +207,7 @@ def _edges(work: Worked, turn: TurnHandle[Any]) -> list[tuple[str, str]]:
         return [tuple(row) for row in session.rows(query, (turn.id,))]
 
 
+@pytest.mark.each_database
 def test_a_quick_read_has_no_run(work: Worked) -> None:
     turn = _turn(work, _calls("look", word="cup"), "done")
     assert turn.result(timeout=0) == "done"
@@ -216,6 +215,7 @@ def test_a_quick_read_has_no_run(work: Worked) -> None:
     assert _runs(work, turn) == {"clerk__model__call": 2}
 
 
+@pytest.mark.each_database
 def test_its_call_looks_like_one_that_had_a_run(work: Worked) -> None:
     turn = _turn(work, _calls("look", word="cup"), "done")
     (call,) = turn.calls()
@@ -245,6 +245,7 @@ def test_a_tool_with_effects_has_a_run(work: Worked) -> None:
         assert _runs(work, turn) == {"clerk__model__call": 2, "write__call": 1}
 
 
+@pytest.mark.each_database
 def test_calls_of_one_answer_may_be_of_both_kinds(work: Worked) -> None:
     turn = _turn(work, _calls("look", "write", "look", word="cup"), "done")
     assert turn.result(timeout=0) == "done"
@@ -384,6 +385,7 @@ def test_no_tool_is_called_beside_a_submitted_result(work: Worked) -> None:
     assert _made == ["model", "model"]
 
 
+@pytest.mark.each_database
 def test_an_answer_is_recorded_while_its_tool_hangs(
     work: Worked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
