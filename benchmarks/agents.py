@@ -6,12 +6,15 @@ processes, and the time of `task.delay().get()` on the same worker. The second h
 second of many turns at once, two working processes for each contender. All of them keep every step
 in PostgreSQL before the next one begins. The tool is a pure function, and flowengine is measured
 with both of its declarations: with `effects=False`, by which the targets are judged, and without.
+The contenders take turns, three rounds, each with new processes and a new database: a machine that
+others share is not as fast at every moment.
 
     make bench-agents [ARGS="number of turns"]
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -20,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -30,23 +34,38 @@ from benchmarks.servers import Servers, private_servers
 ROOT = Path(__file__).parent.parent
 CONTENDERS = "benchmarks.agent_contenders"
 LATENCY, LANGGRAPH, DBOS = 1.5, 1.0, 2.0  #: targets: ratios to the plain task, and of turns/s
-_IDLE_TURNS, _THREADS, _SECONDS = 60, 4, 60
+_ROUNDS, _IDLE_TURNS, _THREADS = 3, 60, 4
 
 
+@dataclass
 class Figures:
-    """The figures of one contender."""
+    """The figures of one contender, of all rounds."""
 
-    def __init__(self, name: str, idle: list[float], rate: float) -> None:
-        self.name, self.rate = name, rate
-        self.p50, self.p99 = median(idle) * 1000, quantiles(idle, n=100)[98] * 1000
+    name: str
+    idle: list[float] = field(default_factory=list)  #: seconds from an answer to the next call
+    rates: list[float] = field(default_factory=list)  #: turns per second, of each round
+
+    @property
+    def rate(self) -> float:
+        return median(self.rates)
+
+    @property
+    def p50(self) -> float:
+        return median(self.idle) * 1000
+
+    @property
+    def p99(self) -> float:
+        return quantiles(self.idle, n=100)[98] * 1000
+
+    def add(self, idle: list[float], rate: float) -> None:
+        self.idle += idle
+        self.rates.append(rate)
 
 
-class _Plain:
-    """The app of the plain task, in the worker's process."""
-
-    text = (
-        "from celery import shared_task\n@shared_task(name='bench.plain')\ndef plain(x): return x\n"
-    )
+#: The module of the plain task, in the worker's process.
+_PLAIN = (
+    "from celery import shared_task\n@shared_task(name='bench.plain')\ndef plain(x): return x\n"
+)
 
 
 def environment(contender: str) -> str:
@@ -77,8 +96,8 @@ def go(child: subprocess.Popen[str]) -> None:
     child.stdin.flush()
 
 
-def flowengine(servers: Servers, scratch: Path, turns: int) -> tuple[list[Figures], list[float]]:
-    """Return the figures, and the seconds of plain tasks on the same worker."""
+def flowengine(servers: Servers, scratch: Path, turns: int) -> dict[str, Any]:
+    """Return the figures by agent, and the seconds of plain tasks on the same worker."""
     broker = servers.new_broker()
     where = {
         "FLOWENGINE_DATABASE_URL": servers.new_database(),
@@ -86,46 +105,26 @@ def flowengine(servers: Servers, scratch: Path, turns: int) -> tuple[list[Figure
         "FLOWENGINE_RESULT_BACKEND": broker,
         "FLOWENGINE_IMPORTS": f"{CONTENDERS}.flowengine_agents,bench_plain",
         "BENCH_CALLS": str(scratch / "flowengine.calls"),
+        "PYTHONPATH": f"{ROOT}:{scratch}",
     }
     shutil.copy(ROOT / "celeryconfig.py", scratch)
-    (scratch / "bench_plain.py").write_text(_Plain.text)
-    where["PYTHONPATH"] = f"{ROOT}:{scratch}"
-    os.environ.update(where)
-    sys.path.insert(0, str(scratch))
+    (scratch / "bench_plain.py").write_text(_PLAIN)
+    given = {**os.environ, **where}
+    upgrade = [sys.executable, "-m", "flowengine", "db", "upgrade"]
+    subprocess.run(upgrade, check=True, cwd=scratch, env=given, stdout=subprocess.DEVNULL)
     celery = (sys.executable, "-m", "celery", "-A", "flowengine")
-    subprocess.run([sys.executable, "-m", "flowengine", "db", "upgrade"], check=True, cwd=scratch)
     with (
         process(*celery, "worker", "-c", "2", "-l", "ERROR", **where),
         process(*celery, "beat", "-l", "ERROR", "-s", str(scratch / "beat"), **where),
     ):
-        from benchmarks.agent_contenders import flowengine_agents as turns_of
-        from flowengine.celery import app
-
-        __import__("bench_plain")
-        ends = time.monotonic() + _SECONDS
-        while not app.control.ping(timeout=0.2):
-            assert time.monotonic() < ends, "the worker did not start"
-        agents = {
-            "flowengine": turns_of.counter,
-            "with effects": turns_of.counter_with_effects,
-        }
-        for agent in agents.values():
-            turns_of.one_by_one(agent, 5, "warm")
-        turns_of.plain(app, 5)
-        plain = turns_of.plain(app, _IDLE_TURNS)
-        found = []
-        for name, agent in agents.items():
-            Path(where["BENCH_CALLS"]).unlink()
-            turns_of.one_by_one(agent, _IDLE_TURNS, "idle")
-            idle = gaps(where["BENCH_CALLS"])
-            began = time.monotonic()
-            turns_of.together(agent, turns, "many")
-            found.append(Figures(name, idle, turns / (time.monotonic() - began)))
-        app.flowengine.engine.close()
-    return found, plain
+        program = [sys.executable, "-m", f"{CONTENDERS}.flowengine_sender"]
+        numbers = [str(_IDLE_TURNS), str(turns)]
+        sent = subprocess.run([*program, *numbers], check=True, env=given, stdout=subprocess.PIPE)
+    found: dict[str, Any] = json.loads(sent.stdout)
+    return found
 
 
-def langgraph(servers: Servers, scratch: Path, turns: int) -> Figures:
+def langgraph(servers: Servers, scratch: Path, turns: int) -> tuple[list[float], float]:
     database = servers.new_database().replace("+psycopg", "")
     calls = str(scratch / "langgraph.calls")
     program = (environment("langgraph"), "-m", f"{CONTENDERS}.langgraph_turns", database)
@@ -149,7 +148,7 @@ def langgraph(servers: Servers, scratch: Path, turns: int) -> Figures:
     Path(calls).unlink()
     run("idle", _IDLE_TURNS, 1, 1)
     idle = gaps(calls)
-    return Figures("LangGraph", idle, turns / run("many", turns, 2, _THREADS))
+    return idle, turns / run("many", turns, 2, _THREADS)
 
 
 @contextmanager
@@ -165,7 +164,7 @@ def _several(commands: list[tuple[str, ...]], **more: str) -> Iterator[list[subp
         yield children
 
 
-def dbos(servers: Servers, scratch: Path, turns: int) -> Figures:
+def dbos(servers: Servers, scratch: Path, turns: int) -> tuple[list[float], float]:
     where = {"BENCH_DATABASE": servers.new_database(), "BENCH_CALLS": str(scratch / "dbos.calls")}
     program = (environment("dbos"), "-m", f"{CONTENDERS}.dbos_turns")
 
@@ -182,7 +181,7 @@ def dbos(servers: Servers, scratch: Path, turns: int) -> Figures:
         idle = gaps(where["BENCH_CALLS"])
         # Without the start of the calling process.
         rate = turns / max(send("many", turns, "all") - startup, 0.001)
-    return Figures("DBOS queue", idle, rate)
+    return idle, rate
 
 
 def report(plain: list[float], figures: list[Figures]) -> bool:
@@ -205,11 +204,20 @@ def report(plain: list[float], figures: list[Figures]) -> bool:
 
 
 def main(turns: int) -> bool:
-    with private_servers() as servers, tempfile.TemporaryDirectory() as scratch:
-        there: Any = Path(scratch)
-        own, plain = flowengine(servers, there, turns)
-        figures = [*own, langgraph(servers, there, turns), dbos(servers, there, turns)]
-        return report(plain, figures)
+    names = ("flowengine", "with effects", "LangGraph", "DBOS queue")
+    own, effects, lang, queue = figures = [Figures(name) for name in names]
+    plain: list[float] = []
+    with private_servers() as servers:
+        for _ in range(_ROUNDS):
+            with tempfile.TemporaryDirectory() as scratch:
+                there = Path(scratch)
+                found = flowengine(servers, there, turns)
+                plain += found["plain"]
+                own.add(*found["counter"])
+                effects.add(*found["counter_with_effects"])
+                lang.add(*langgraph(servers, there, turns))
+                queue.add(*dbos(servers, there, turns))
+    return report(plain, figures)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,9 @@
-"""Turns of flowengine's agents on a Celery worker with two pool children, and the plain task.
+"""Agents of flowengine that a Celery worker with two pool children runs.
 
 The tool adds one. It is declared twice: as one that only reads, and as one with effects.
 """
 
 from __future__ import annotations
-
-import time
-from collections.abc import Callable
-from typing import Any
 
 from benchmarks.agent_flows import model, tool
 from flowengine import event_facet
@@ -53,27 +49,3 @@ def counter(turn: str) -> str:
 def counter_with_effects(turn: str) -> str:
     """You count."""
     return turn
-
-
-def one_by_one(agent: Any, turns: int, label: str) -> None:
-    for number in range(turns):
-        agent.send(f"{label}{number}").result(timeout=60)
-        time.sleep(0.02)
-
-
-def together(agent: Any, turns: int, label: str) -> None:
-    handles = [agent.send(f"{label}{number}") for number in range(turns)]
-    for handle in handles:
-        handle.result(timeout=300)
-
-
-def plain(app: Any, times: int) -> list[float]:
-    """Return the seconds of single `task.delay().get()` calls on the same worker."""
-    task: Callable[..., Any] = app.tasks["bench.plain"].delay
-    found = []
-    for _ in range(times):
-        began = time.monotonic()
-        task(1).get(timeout=60)
-        found.append(time.monotonic() - began)
-        time.sleep(0.02)
-    return found
