@@ -1,7 +1,8 @@
 """The tables of agents: heads, inboxes, turns, steps, calls, edges, cards, boxes and events.
 
 `project_id` is the tenant of the runs that a turn starts, and the first column of every key: ids
-of two projects never meet.
+of two projects never meet. It is not the first column of other indexes, if another column selects
+more: see `keys_made_last`.
 """
 
 from __future__ import annotations
@@ -110,11 +111,11 @@ class AgentTurnRow(Table, table=True):
 
     __tablename__ = "flowengine_agent_turn"
     __table_args__ = (
-        Index("flowengine_agent_turn_agent", "project_id", "agent_id", "enqueued_at"),
-        Index("flowengine_agent_turn_enqueued", "project_id", "enqueued_at"),
+        Index("flowengine_agent_turn_agent", "agent_id", "project_id", "enqueued_at"),
+        Index("flowengine_agent_turn_enqueued", "project_id", "enqueued_at", "agent_turn_id"),
         Index("flowengine_agent_turn_newest", "enqueued_at", "agent_turn_id"),
         Index("flowengine_agent_turn_finished", "finished_at"),
-        Index("flowengine_agent_turn_parent", "project_id", "parent_turn_id"),
+        Index("flowengine_agent_turn_parent", "parent_turn_id", "project_id"),
         partial_index(TURN_IS_WAITED_FOR, "flowengine_agent_turn_waiting_run", "waiting_run_id"),
     )
 
@@ -154,7 +155,7 @@ class AgentStepRow(Table, table=True):
     """One model call of a turn, and the calls that it led to."""
 
     __tablename__ = "flowengine_agent_step"
-    __table_args__ = (Index("flowengine_agent_step_turn", "project_id", "agent_turn_id", "number"),)
+    __table_args__ = (Index("flowengine_agent_step_turn", "agent_turn_id", "project_id", "number"),)
 
     project_id: str = name_column("", 64, primary_key=True)
     step_id: str = id_column(primary_key=True)
@@ -203,7 +204,7 @@ class ExecutionEdgesRow(Table, table=True):
     """One primitive, requested or answered, for audits. Never changed."""
 
     __tablename__ = "flowengine_execution_edges"
-    __table_args__ = (Index("flowengine_execution_edges_turn", "project_id", "agent_turn_id"),)
+    __table_args__ = (Index("flowengine_execution_edges_turn", "agent_turn_id", "project_id"),)
 
     project_id: str = name_column("", 64, primary_key=True)
     correlation_id: str = name_column(primary_key=True)
@@ -232,7 +233,7 @@ class CardRow(Table, table=True):
             unique=True,
         ),
         partial_index(CARD_IS_PROFILE, "flowengine_card_profile", "project_id", "card_id"),
-        Index("flowengine_card_turn", "project_id", "agent_turn_id"),
+        Index("flowengine_card_turn", "agent_turn_id", "project_id"),
     )
 
     project_id: str = name_column("", 64, primary_key=True)
@@ -285,7 +286,7 @@ class AgentEventRow(Table, table=True):
             *(EVENT_IS_TASK, "flowengine_agent_event_task", "project_id", "agent_turn_id"),
             unique=True,
         ),
-        Index("flowengine_agent_event_turn", "project_id", "agent_turn_id", "number"),
+        Index("flowengine_agent_event_turn", "agent_turn_id", "project_id", "number"),
     )
 
     project_id: str = name_column("", 64, primary_key=True)
@@ -300,10 +301,11 @@ class AgentEventRow(Table, table=True):
 def keys_made_last() -> list[str]:
     """Return the statements that make the primary keys of these tables after their indexes.
 
-    Of two indexes that cost the same PostgreSQL takes the one that was made last. Without
-    statistics, which a new table has only after the first ANALYZE, every index that begins with
-    `project_id` costs the same, although most databases have one project: a row would be looked
-    up by reading all rows of its project.
+    Without statistics, which a new table has only after the first ANALYZE, PostgreSQL expects one
+    row from every index that begins with `project_id`, although most databases have one project. It
+    takes the index that is the least high, and of those that cost the same the one that was made
+    last. With another index a row would be looked up by reading all rows of its project. So an
+    index with few different values, which is small, begins with another column.
     """
     tables = [
         model.__table__
