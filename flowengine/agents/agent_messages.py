@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from flowengine.agents.asked_calls import model_answered
 from flowengine.agents.profile_cache import KnownProfile
-from flowengine.agents.tools_in_place import CONTROL, results_of
+from flowengine.agents.tools_in_place import CONTROL, number_of, results_of
 from flowengine.errors import FlowengineError
 from flowengine.evaluator.records import id_within
 from flowengine.evaluator.states import RunState
@@ -102,7 +102,9 @@ def answered(run_id: str, end: RunEnd, known: KnownProfile, max_checks: int) -> 
         answer = Answer.from_json(written)
     except FlowengineError as problem:
         return ModelFailed(run_id, "model_failed", str(problem))
-    return model_answered(run_id, answer, known, max_checks, results_of(written))
+    return model_answered(
+        run_id, answer, known, max_checks, results_of(written), number_of(written)
+    )
 
 
 def reported(call_id: str, end: RunEnd) -> Trigger:

@@ -24,7 +24,12 @@ _PROBLEMS = {StopReason.MAX_TOKENS: "answer_cut_off", StopReason.DECLINED: "mode
 
 
 def model_answered(
-    run_id: str, answer: Answer, known: KnownProfile, max_checks: int, results: Mapping[int, Json]
+    run_id: str,
+    answer: Answer,
+    known: KnownProfile,
+    max_checks: int,
+    results: Mapping[int, Json],
+    number: int | None,
 ) -> ModelAnswered:
     """Return an answer as the trigger of a decision; `results` are those of calls in place."""
     usage = answer.usage
@@ -47,6 +52,7 @@ def model_answered(
         tokens,
         problem,
         goes_on=answer.stop_reason == StopReason.PAUSED,
+        number=number,
     )
 
 

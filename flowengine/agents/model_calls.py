@@ -1,7 +1,8 @@
 """The try of a model call: enter the turn, read its cards, ask the model.
 
 The answer is the result of the step, so it is recorded once, under the lease of the try. A try
-after a lost one enters under a new epoch; the late first one is refused.
+after a lost one enters under a new epoch; the late first one is refused. A try may go on with the
+next model call: see `model_calls_in_place`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, cast
 
+from flowengine.agents.call_runs import CallRuns
 from flowengine.agents.drafts import DraftWriter
 from flowengine.agents.head_cache import HeadCache, KnownHead
+from flowengine.agents.model_calls_in_place import needs_nothing_else, record
 from flowengine.agents.profile_cache import KnownProfile, ProfileCache
 from flowengine.agents.prompt import request_of
-from flowengine.agents.tools_in_place import CallTools, answer_with_results
+from flowengine.agents.tools_in_place import InPlace, answer_with_results
 from flowengine.engine.engine import Engine
 from flowengine.engine.handles import executing
 from flowengine.errors import GiveUp, ModelError, RetryAfter, TryCancelled
@@ -55,8 +58,9 @@ class _Try(LoggedStep, Protocol):
     @property
     def cancel_token(self) -> _Token: ...
     @property
-    def call_tools(self) -> CallTools | None: ...
+    def in_place(self) -> InPlace | None: ...
     def count_engine_time(self, seconds: float) -> None: ...
+    def set_further_seconds(self, seconds: float) -> None: ...
     def heartbeat(self, progress: Json = None) -> bool: ...
 
 
@@ -65,6 +69,7 @@ class _Agents(Protocol):
 
     profiles: ProfileCache
     heads: HeadCache
+    runs: CallRuns
 
 
 class CallTry(NamedTuple):
@@ -75,13 +80,16 @@ class CallTry(NamedTuple):
     attempt: int
 
 
-def enter(
-    engine: Engine, agents: _Agents, agent: str, turn_id: str, step: CallTry
-) -> tuple[ModelRequest, KnownProfile]:
-    """Enter a turn for one model call; return the request, and the profile of the turn.
+class Entered(NamedTuple):
+    """A turn that a try has entered for one model call."""
 
-    Raises TryCancelled if the try is stale.
-    """
+    known: KnownHead
+    profile: KnownProfile
+    request: ModelRequest
+
+
+def enter(engine: Engine, agents: _Agents, agent: str, turn_id: str, step: CallTry) -> Entered:
+    """Enter a turn for one model call. Raises TryCancelled if the try is stale."""
     while True:
         try:
             known = agents.heads.entered(step.tenant, agent, step.run_id, step.attempt)
@@ -127,9 +135,7 @@ def _entered(database: Store, agent: str, turn_id: str, step: CallTry) -> KnownH
     raise TryCancelled(f"model call of turn {turn_id}")
 
 
-def _request(
-    database: Store, agents: _Agents, known: KnownHead
-) -> tuple[ModelRequest, KnownProfile]:
+def _request(database: Store, agents: _Agents, known: KnownHead) -> Entered:
     """Return the request of a model call: the head was read first, then profile, then boxes."""
     turn = known.turn
     context, output = known.context, known.output
@@ -141,7 +147,7 @@ def _request(
             context, output = session.cards.read_both(turn.project, *boxes)
             known.remember(context, output)
     agents.heads.keep(known)
-    return request_of(profile.profile, turn, context, output), profile
+    return Entered(known, profile, request_of(profile.profile, turn, context, output))
 
 
 def answer(model: Model, request: ModelRequest, step: _Try) -> Answer:
@@ -169,13 +175,29 @@ def _watched(model: Model, request: ModelRequest, step: _Try) -> Any:
 def call_model(
     model: Model, agents: Callable[[Engine], _Agents], agent: str, turn: str
 ) -> dict[str, Json]:
-    """Run one model call inside a step."""
+    """Run one model call inside a step, and those that follow in place; return the last answer."""
     inside = executing.get()
     assert inside is not None, "a worker calls it for a step"
     engine, step = inside[0], cast("_Try", logged_step.get())
-    call = CallTry(step.tenant, step.run_id, step.attempt)
+    ours, call = agents(engine), CallTry(step.tenant, step.run_id, step.attempt)
     began = time.monotonic()
-    request, known = enter(engine, agents(engine), agent, turn, call)
+    entered = enter(engine, ours, agent, turn, call)
     step.count_engine_time(time.monotonic() - began)
-    given = answer(model, request, step)
-    return answer_with_results(given, known, step.call_tools, engine.settings)
+    first_ended = None
+    while True:
+        given, number = answer(model, entered.request, step), entered.known.turn.steps
+        about = (entered.profile, step.in_place, engine.settings)
+        written = answer_with_results(given, number, *about)
+        now = time.monotonic()
+        if first_ended is None:
+            first_ended = now
+        step.set_further_seconds(now - first_ended)
+        goes_on = (
+            step.in_place is not None
+            and needs_nothing_else(given, written)
+            and step.in_place.may_go_on(now - began)
+            and record(engine, ours, entered.known, entered.profile, written)
+        )
+        if not goes_on:
+            return written
+        entered = enter(engine, ours, agent, turn, call)

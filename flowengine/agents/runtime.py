@@ -75,12 +75,12 @@ class Agents:
         self._engine = engine
         self.profiles = ProfileCache(engine.programs)
         self.completions = engine.completions
-        self._runs = CallRuns(engine, self.profiles)
+        self.runs = CallRuns(engine, self.profiles)
         self.heads = HeadCache()
-        self._commits = TurnCommits(engine.database, self._runs, self.heads)
+        self._commits = TurnCommits(engine.database, self.runs, self.heads)
         self._enqueuer = Enqueuer(engine.settings)
-        self._first_messages = FirstMessages(self._runs, self.profiles, self._enqueuer)
-        self._calls = Calls(engine.database, self._runs, engine.settings)
+        self._first_messages = FirstMessages(self.runs, self.profiles, self._enqueuer)
+        self._calls = Calls(engine.database, self.runs, engine.settings)
         self.recover = AgentRecovery(self, engine).recover
 
     # --- messages ---
@@ -276,7 +276,7 @@ class Agents:
         self, plan: CommitPlan, now: int, continuation: ContinuationPolicy | None
     ) -> JoinedEnds:
         """Let agents be part of a commit that ends runs of their calls."""
-        return JoinedEnds(self._runs, self.heads, plan, now, continuation)
+        return JoinedEnds(self.runs, self.heads, plan, now, continuation)
 
     def wake(
         self, project: str, agent: str, continuation: ContinuationPolicy | None
@@ -338,7 +338,7 @@ class Agents:
         self, effects: TurnEffects, continuation: ContinuationPolicy | None
     ) -> list[TaskDefinition]:
         after_commit = self._engine.after_commit
-        self._runs.committed(effects)
+        self.runs.committed(effects)
         continued = after_commit.finish(effects.commits, continuation) if effects.commits else []
         for run_id in dict.fromkeys(effects.runs):
             advanced = after_commit.consume_inbox(run_id, continuation)

@@ -29,8 +29,9 @@ from flowengine.turns.states import AfterExecution
 
 log = logging.getLogger("flowengine")
 
-#: Beside the fields of an answer: the results of calls in place, by the place of the call.
-RESULTS = "tool_results"
+# Beside the fields of an answer that a try has recorded.
+RESULTS = "tool_results"  #: of calls in place, by the place of the call
+NUMBER = "model_call"  #: the number of the model call in its turn
 CONTROL = "__cg_control"  #: in a result: it overrides `after_execution` of the call
 
 
@@ -44,10 +45,10 @@ class ToolInPlace(NamedTuple):
     timeout: float | None  #: seconds
 
 
-class CallTools(Protocol):
-    """Makes calls in place; the layer of workers is above."""
+class InPlace(Protocol):
+    """Makes calls within the try of a model call; the layer of workers is above."""
 
-    def __call__(
+    def call_tools(
         self, answer: Mapping[str, Json], calls: Sequence[ToolInPlace]
     ) -> Mapping[int, Json]:
         """Return the results by place; a call that is left out needs a run.
@@ -55,17 +56,20 @@ class CallTools(Protocol):
         If the calls take too long, `answer` is recorded without them.
         """
 
+    def may_go_on(self, seconds: float) -> bool:
+        """Whether the try, which has taken so many seconds, may make the next model call."""
+
 
 def answer_with_results(
-    answer: Answer, known: KnownProfile, call_tools: CallTools | None, settings: Settings
+    answer: Answer, number: int, known: KnownProfile, in_place: InPlace | None, settings: Settings
 ) -> dict[str, Json]:
     """Return an answer as it is recorded, with the results of the calls that were made here."""
-    written = answer.to_json()
-    calls = () if call_tools is None else _candidates(answer, known)
-    if call_tools is None or not calls:
+    written = {**answer.to_json(), NUMBER: number}
+    calls = () if in_place is None else _candidates(answer, known)
+    if in_place is None or not calls:
         return written
     try:
-        results = call_tools(written, calls)
+        results = in_place.call_tools(written, calls)
     except Exception as problem:  # of the engine: it is no reason to lose the answer
         log.warning(
             "the tools of an answer are called by runs of their own: %s",
@@ -89,6 +93,12 @@ def results_of(written: object) -> dict[int, Json]:
     if not isinstance(results, Mapping):
         return {}
     return {int(place): result for place, result in results.items() if str(place).isdecimal()}
+
+
+def number_of(written: object) -> int | None:
+    """Return the number of the model call; None: the answer was not given by a try."""
+    number = written.get(NUMBER) if isinstance(written, Mapping) else None
+    return number if isinstance(number, int) else None
 
 
 def _candidates(answer: Answer, known: KnownProfile) -> list[ToolInPlace]:

@@ -159,11 +159,13 @@ class TurnWriter:
         )
 
     def _ask(self, turn: Turn, known: KnownProfile, changes: Changes) -> None:
-        """Start the run of a model call."""
+        """Start the run of a model call, unless that of the one before makes it."""
         call, epoch = changes.model_call, changes.head.epoch
         assert call is not None
         key = (turn.project, call.step_id, turn.agent, turn.id, call.number)
         self._rows.new_agent_steps.append(NewAgentStep(*key, epoch, call.run_id, self._now))
+        if call.is_in_place:
+            return
         report = AgentCall(turn.agent, MessageType.MODEL_RESULT, call.step_id, turn.id, epoch)
         inputs: dict[str, Json] = {"agent": turn.agent, "turn": turn.id, "step": call.number}
         workflow = known.profile.workflow

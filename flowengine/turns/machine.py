@@ -118,7 +118,10 @@ def decide(
             if head.status == HeadState.DISPATCHED:
                 # A person has completed the model call by hand: no worker has entered.
                 decision.move(HeadSignal.ENTER)
-            decision.hear(trigger)
+            if trigger.number is not None and trigger.number < turn.steps:
+                decision.ask_again()
+            else:
+                decision.hear(trigger)
         case ModelFailed() if head.run_id == trigger.run_id:
             decision.fail(trigger)
         case Reported() if head.status == HeadState.SUSPENDED:
@@ -173,7 +176,16 @@ class _Decision:
             self._card(CardType.REMINDER, _REMINDER, f"reminder:{number}", step_id)
         if not self._finish_if_spent(answered.text):
             self.move(HeadSignal.CONTINUE)
-            self.ask()
+            self.ask(in_place=answered.is_followed_in_place)
+
+    def ask_again(self) -> None:
+        """Start the present model call again: the run that should have made it has ended.
+
+        Its try recorded the answer before, and lost the connection before it knew that.
+        """
+        self._ended_step(step_id_of(self._turn.id, self._turn.steps), "failed", 0)
+        self.move(HeadSignal.CONTINUE)
+        self.ask()
 
     def fail(self, failed: ModelFailed) -> None:
         step_id = step_id_of(self._turn.id, self._turn.steps)
@@ -244,15 +256,16 @@ class _Decision:
             body["waiting_tool_count"] = self.head.waiting
         self._event("state", body)
 
-    def ask(self) -> None:
-        """Start the next model call."""
+    def ask(self, *, in_place: bool = False) -> None:
+        """Start the next model call; in place, the try that has entered makes it."""
         turn = self._turn
         turn.steps += 1
-        run_id = model_run_id(turn.id, turn.steps)
-        step_id = step_id_of(turn.id, turn.steps)
-        self.head.run_id, self.head.entered = run_id, 0
+        if not in_place:
+            self.head.run_id, self.head.entered = model_run_id(turn.id, turn.steps), 0
+        run_id, step_id = self.head.run_id, step_id_of(turn.id, turn.steps)
+        assert run_id is not None
         self.head.waiting, self.head.resume_deadline = 0, None
-        self.changes.model_call = ModelCall(run_id, step_id, turn.steps)
+        self.changes.model_call = ModelCall(run_id, step_id, turn.steps, in_place)
         self._event("step", {"step_id": step_id, "phase": "started", "run": run_id})
 
     def _suspend(self) -> None:

@@ -145,6 +145,8 @@ class ModelAnswered:
     tokens: int = 0
     problem: str = ""  #: a code, if the answer is cut off or declined
     goes_on: bool = False  #: the provider wants its answer back to go on
+    number: int | None = None  #: of the model call in its turn; None: the present one
+    is_followed_in_place: bool = False  #: its try makes the next model call, if one follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +209,12 @@ class StartedCall:
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """A model call to be started as a run of one step."""
+    """A model call to be started as a run of one step, or made by the run of the one before."""
 
     run_id: str
     step_id: str
     number: int  #: of the step in its turn, from 1
+    is_in_place: bool = False  #: the try of the call before makes it: `run_id` is that of its run
 
 
 @dataclass(frozen=True, slots=True)

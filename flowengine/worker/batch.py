@@ -157,6 +157,7 @@ class BatchGuard:
 @dataclass(slots=True)
 class _Facet:
     average: float  #: seconds, without slow tries
+    further: float = 0.0  #: average seconds of model calls that followed the first in their tries
     tries: int = 0
     in_a_row: int = 0  #: tries since the last slow one
     last_slow: float = -math.inf
@@ -174,7 +175,8 @@ class BatchSizing:
         self._quick, self._clock = quick_seconds, clock
         self._facets: dict[str, _Facet] = {}
 
-    def count(self, name: str, seconds: float) -> None:
+    def count(self, name: str, seconds: float, further: float = 0.0) -> None:
+        """Count a try; `further` seconds make its facet no slow one, and its batches smaller."""
         is_slow = seconds > self._quick * _SLOW
         facet = self._facets.get(name)
         if facet is None:
@@ -186,6 +188,8 @@ class BatchSizing:
             before = facet.average or seconds  # 0 if all tries so far were slow
             facet.average = before + (seconds - before) * _WEIGHT
             facet.in_a_row += 1
+        if further or facet.further:
+            facet.further += (further - facet.further) * _WEIGHT
 
     def is_quick(self, name: str) -> bool:
         facet = self._facets.get(name)
@@ -215,7 +219,8 @@ class BatchSizing:
     def fitting(self, names: Iterable[str], seconds: float) -> int:
         """How many tasks of these facets to claim together, for at most `seconds` of work."""
         names = list(names)
-        slowest = max((self._facets[name].average for name in names), default=0.0)
+        facets = [self._facets[name] for name in names]
+        slowest = max((facet.average + facet.further for facet in facets), default=0.0)
         if not slowest:
             return 1
         rows = [self._facets[name].in_a_row for name in names if self._was_slow(name)]

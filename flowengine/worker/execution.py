@@ -11,7 +11,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 from flowengine.agents import TurnCall
 from flowengine.agents.tools_in_place import ToolInPlace
@@ -78,13 +78,13 @@ class Attempt:
         permit: TaskPermit | None,
         find: FindHandler = event_facet_named,
         open_log: OpenLog | None = None,
-        call_tools: AttemptCallsTools | None = None,
+        within: WithinTries | None = None,
     ) -> None:
         """`open_log` makes the log of a try, when its code writes the first line.
 
-        `call_tools` makes calls of tools in place, for the try of a model call.
+        `within` makes calls in place, for the try of a model call.
         """
-        self._open_log, self._tools = open_log, call_tools
+        self._open_log, self._within = open_log, within
         self._logs: dict[str, TryLog] = {}  #: at most one
         self._engine, self._permit = engine, permit
         self.task = self._task = task
@@ -92,6 +92,7 @@ class Attempt:
         self._send_beat = beat
         self._progress: ProgressReports | None = None
         self.engine_seconds = 0.0  #: that the engine took inside the try
+        self.further_seconds = 0.0  #: that model calls took which followed the first in place
         self.last_sign = 0.0  #: when the coroutine began or sent its last heartbeat
         self._token: CancelToken | None = None
         self._has_lost_lease = False
@@ -168,8 +169,8 @@ class Attempt:
             attempt=task.attempt,
             tenant=task.tenant,
             _log=self._log,
-            _call_tools=None if self._tools is None else self._call_tools,
-            _engine_time=self._count_engine_time,
+            in_place=None if self._within is None else self,
+            _seconds=self,
         )
         return InStep(context, (self._engine, task.step_path))
 
@@ -184,14 +185,15 @@ class Attempt:
             return None
         return self._logs.get("log") or self._logs.setdefault("log", self._open_log(self._task))
 
-    def _call_tools(
+    def call_tools(
         self, answer: Mapping[str, Json], calls: Sequence[ToolInPlace]
     ) -> Mapping[int, Json]:
-        assert self._tools is not None
-        return self._tools(self, answer, calls)
+        assert self._within is not None
+        return self._within.call_tools(self, answer, calls)
 
-    def _count_engine_time(self, seconds: float) -> None:
-        self.engine_seconds += seconds
+    def may_go_on(self, seconds: float) -> bool:
+        assert self._within is not None
+        return not self._has_lost_lease and self._within.may_go_on(self, seconds)
 
     @property
     def has_log(self) -> bool:
@@ -230,10 +232,13 @@ class Attempt:
         return self._token
 
 
-#: Calls tools in place within a try: see `in_place_tools`.
-AttemptCallsTools = Callable[
-    [Attempt, Mapping[str, Json], Sequence[ToolInPlace]], Mapping[int, Json]
-]
+class WithinTries(Protocol):
+    """Makes calls in place within the tries of model calls: see `in_place_tools`."""
+
+    def call_tools(
+        self, outer: Attempt, answer: Mapping[str, Json], calls: Sequence[ToolInPlace]
+    ) -> Mapping[int, Json]: ...
+    def may_go_on(self, outer: Attempt, seconds: float) -> bool: ...
 
 
 def _raise(problem: BaseException) -> NoReturn:

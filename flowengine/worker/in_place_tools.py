@@ -24,9 +24,10 @@ from flowengine.store import codec
 from flowengine.worker.call_timeouts import WatchedCall
 from flowengine.worker.execution import Attempt
 from flowengine.worker.handlers import FindHandler
-from flowengine.worker.in_place_calls import InPlacePolicy, executed_in_place
+from flowengine.worker.in_place_calls import InPlacePolicy, executed_in_place, needs_only_code
 
 _LONGEST_WAIT = 1.0  # seconds for which the record of an answer may wait for its tools
+_OF_TIMEOUT = 0.1  # part of a model call's timeout within which its try may begin another one
 _MOST_BYTES = codec.INLINE_BYTES  # of all results of one answer: larger ones have runs
 
 
@@ -38,7 +39,7 @@ class InPlaceTools:
         self._digests: dict[str, tuple[object, str]] = {}  #: by facet: its code, its program
         self._with_runs: set[str] = set()  #: facets whose results were of no use in place
 
-    def call(
+    def call_tools(
         self, outer: Attempt, answer: Mapping[str, Json], calls: Sequence[ToolInPlace]
     ) -> Mapping[int, Json]:
         """Make the calls of an answer, the result of the outer try, as far as they are quick."""
@@ -77,6 +78,21 @@ class InPlaceTools:
                 left -= size
                 results[call.place] = result
         return results
+
+    def may_go_on(self, outer: Attempt, seconds: float) -> bool:
+        """Whether a try that has taken so many seconds may make the next model call.
+
+        Within its time slice, and if nothing has gone wrong before: the tries and losses of each
+        further call are counted by a run of its own then.
+        """
+        task = outer.task
+        facet = self._find(task.name)
+        if not isinstance(facet, EventFacet) or not needs_only_code(facet.options):
+            return False
+        if task.losses or task.try_number > 1 or not self._engine.settings.continuation:
+            return False
+        longest, timeout = self._policy.time_slice, facet.options.timeout
+        return seconds < (longest if timeout is None else min(longest, timeout * _OF_TIMEOUT))
 
     def _quick(self, calls: Sequence[ToolInPlace]) -> list[tuple[ToolInPlace, Any]]:
         """Return the calls that are made here, with their code: together they are quick."""

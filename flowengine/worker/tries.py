@@ -81,7 +81,7 @@ class Tries:
         self._activations = Activations(engine, find, policy, self.kept_functions)
         self.check_activations = self._activations.probe.check
         self.ahead = RunAhead(self.kept_functions, policy)
-        self._call_tools = InPlaceTools(engine, policy, find).call
+        self._within = InPlaceTools(engine, policy, find)
         self._max_wait = engine.settings.batch_max_wait
         #: The tries whose coroutines run in the event loop.
         self.in_loop = AsyncTries(
@@ -135,7 +135,10 @@ class Tries:
             return False
         lines = entry.log()
         others = entry.engine_seconds + (0.0 if lines is None else lines.seconds)
-        self._settle(task, begun, began, lambda outcome: batch.finish(entry, outcome), others)
+        further = entry.further_seconds
+        self._settle(
+            task, begun, began, lambda outcome: batch.finish(entry, outcome), others, further
+        )
         if entry.state == ClaimState.RELEASED:  # the process ends: nothing is reported
             entry.at_report(False)
         return True
@@ -154,7 +157,7 @@ class Tries:
             self._client.release([entry])
             return None
         beat = functools.partial(self._beat, task)
-        about = (self._find, self._open_log, self._call_tools)
+        about = (self._find, self._open_log, self._within)
         attempt = Attempt(self._engine, task, beat, permit, *about)
         entry.lose = attempt.lose
         if self._logs is not None:
@@ -163,6 +166,7 @@ class Tries:
         self._claimed_tasks.start(entry)
         begun = attempt.begin(lambda awaitable: self.in_loop.submit(entry, attempt, awaitable))
         entry.engine_seconds = attempt.engine_seconds
+        entry.further_seconds = attempt.further_seconds
         if takes_place and not isinstance(begun, AsyncTry):  # its arguments do not fit
             self.in_loop.leave(entry)
         return begun
@@ -243,16 +247,18 @@ class Tries:
         began: float,
         finish: Callable[[Outcome], T],
         others: float = 0.0,
+        further: float = 0.0,
     ) -> T:
         """Check the outcome of a try and finish it with that; then count and show it.
 
         The seconds that its lines took, and the statements of the engine inside it (`others`), do
-        not make a quick facet slow: batches stay as large.
+        not make a quick facet slow: batches stay as large. Those of further model calls make no
+        facet slow either, but batches smaller.
         """
         outcome = self._checked(task, outcome)
         seconds = time.monotonic() - began
         finished = finish(outcome)
-        self._sizing.count(task.name, max(0.0, seconds - others))
+        self._sizing.count(task.name, max(0.0, seconds - others - further), further)
         self._counters.count(task, outcome)
         if self._show is not None:
             self._show(task, outcome, seconds)

@@ -51,6 +51,7 @@ class PlayedAgent:
     events: list[NewEvent] = field(default_factory=list)
     model_calls: list[str] = field(default_factory=list)
     canceled: list[str] = field(default_factory=list)  #: runs that were told to end
+    steps: dict[str, str] = field(default_factory=dict)  #: the status of each ended step
     now: int = 1_000
 
     # --- inputs ---
@@ -128,6 +129,7 @@ class PlayedAgent:
         assert changes.before == (self.head.epoch, self.head.turn_id), "the guard would refuse it"
         self.head = replace(changes.head)
         self.cards[turn.id] += changes.cards
+        self.steps |= {ended.step_id: ended.status for ended in changes.steps}
         for started in changes.started:
             self.calls[started.call.id] = replace(started.call)
             self.of_epoch[started.call.id] = changes.head.epoch
