@@ -13,7 +13,7 @@ from flowengine.errors import DoesNotFit, TurnFailed
 from flowengine.program.nodes import Json
 from flowengine.store.agent_lists import CallInfo
 from flowengine.store.agent_turns import AgentEvent, TurnInfo
-from flowengine.turns.states import TaskStatus, TurnState
+from flowengine.turns.states import TaskStatus
 
 if TYPE_CHECKING:
     from flowengine.agents.runtime import Agents
@@ -38,7 +38,7 @@ class TurnHandle(Generic[R]):
         self._agents, self._read = agents, read
         self.project, self.id = project, turn_id
         self.duplicate = duplicate  #: the message was sent before, under the same key
-        self._ended: TurnInfo | None = None  #: once it is known to be over
+        self._ended: tuple[TurnInfo, Json] | None = None  #: with its result, once it is over
 
     def __repr__(self) -> str:
         return f"<Turn {self.id}>"
@@ -61,17 +61,15 @@ class TurnHandle(Generic[R]):
         return await asyncio.to_thread(self._result, timeout)
 
     def _is_over(self) -> bool:
-        info = self.info()
-        if info.state == TurnState.FINISHED:
-            self._ended = info  # it does not change any more
+        if self._ended is None:  # else it does not change any more
+            self._ended = self._agents.outcome(self.project, self.id)
         return self._ended is not None
 
     def _result(self, timeout: float | None) -> R:
         if self._ended is None and not self._is_over():
             raise TimeoutError(f"turn {self.id} has not ended after {timeout:g} s")
-        info = self._ended
-        assert info is not None
-        value = self._agents.deliverable(info)
+        assert self._ended is not None
+        info, value = self._ended
         if info.status != TaskStatus.SUCCESS:
             message = info.error or "it has delivered what it had"
             raise TurnFailed(self.id, str(info.status), info.error_code or "", message, value)

@@ -255,16 +255,17 @@ class Agents:
         self.turn(project, turn_id)
         return TurnHandle(self, project, turn_id)
 
-    def deliverable(self, info: TurnInfo) -> Json:
-        """Return the result of a turn that has ended, reread from its card."""
+    def outcome(self, project: str, turn_id: str) -> tuple[TurnInfo, Json] | None:
+        """Return a turn that has ended, with its result, reread from its card; None: it goes on."""
         with self._engine.database.autocommit_read() as session:
-            found = session.cards.deliverable(info.project, info.id)
+            found = session.cards.outcome(project, turn_id)
             if found is None:
-                raise UnknownTurn(info.id)  # it was removed meanwhile
-            card, profile_id = found
-            known = self.profiles.get(session, info.project, profile_id)
+                raise UnknownTurn(turn_id)
+            if found.deliverable is None:
+                return None
+            known = self.profiles.get(session, project, found.profile_id)
             assert known is not None
-        return result_of(known, card.content)
+        return found.info, result_of(known, found.deliverable.content)
 
     def turn_events(self, project: str, turn_id: str, after: int, limit: int) -> list[AgentEvent]:
         with self._engine.database.read() as session:

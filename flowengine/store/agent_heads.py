@@ -48,12 +48,14 @@ _SAVE = (
 _TURN = ", ".join(f"t.{column}" for column in TURN_COLUMNS)
 _MESSAGE = ", ".join(f"i.{column}" for column in MESSAGE_COLUMNS)
 _ENTERING = (
+    "WITH w(at, agent, turn, run) AS (VALUES {values}) "
     f"SELECT {', '.join(f'h.{c}' for c in _COLUMNS)}, {_TURN}, t.started_at, t.recoveries, "
-    f"{_MESSAGE} FROM flowengine_run r JOIN flowengine_agent_state_head h "
-    "ON h.project_id = r.tenant AND h.agent_id = %s JOIN flowengine_agent_turn t "
-    "ON t.project_id = r.tenant AND t.agent_turn_id = %s LEFT JOIN flowengine_agent_inbox i "
+    f"{_MESSAGE}, w.at FROM w {{JOIN}} flowengine_run r ON r.id = w.run "
+    "JOIN flowengine_agent_state_head h ON h.project_id = r.tenant AND h.agent_id = w.agent "
+    "JOIN flowengine_agent_turn t ON t.project_id = r.tenant AND t.agent_turn_id = w.turn "
+    "LEFT JOIN flowengine_agent_inbox i "
     "ON i.project_id || '' = r.tenant AND i.agent_turn_id = t.agent_turn_id "
-    "AND i.message_type IN ('turn', 'ui_action') WHERE r.id = %s"
+    "AND i.message_type IN ('turn', 'ui_action')"
 )
 _EXPIRED = (
     "SELECT project_id, agent_id FROM flowengine_agent_state_head "
@@ -96,15 +98,15 @@ class AgentHeads(Part):
         text = in_dialect(_READ + lock, self._dialect)
         return _head(self._session.rows(text, (project, agent)))
 
-    def entering(self, agent: str, turn_id: str, run_id: str) -> Entering | None:
-        """Return the rows around a model call, without a lock; None: the turn was removed."""
-        rows = self._session.rows(_ENTERING, (agent, turn_id, run_id))
-        if not rows:
-            return None
-        row, heads, turns = rows[0], len(_COLUMNS), len(_COLUMNS) + len(TURN_COLUMNS)
-        message = None if row[turns + 2] is None else read_message(row[turns + 2 :])
-        started, recoveries = row[turns : turns + 2]
-        return Entering(_of(row[:heads]), Turn(*row[heads:turns]), started, recoveries, message)
+    def entering(self, calls: Sequence[tuple[str, str, str]]) -> list[tuple[int, Entering]]:
+        """Return the rows around model calls, without a lock, each with the place of its call.
+
+        A call is given by its agent, turn and run; it is left out if its turn was removed.
+        """
+        values = ", ".join(f"({at}, %s, %s, %s)" for at in range(len(calls)))
+        text = in_dialect(_ENTERING.replace("{values}", values), self._dialect)
+        rows = self._session.rows(text, [value for call in calls for value in call])
+        return [(row[-1], _entering(row[:-1])) for row in rows]
 
     def save(self, head: Head, before: tuple[int, str | None], now: int) -> bool:
         """Write a head; False: the guard refused it, and nothing may follow."""
@@ -124,6 +126,13 @@ class AgentHeads(Part):
     @property
     def _dialect(self) -> Any:
         return self._session.dialect
+
+
+def _entering(row: Sequence[Any]) -> Entering:
+    heads, turns = len(_COLUMNS), len(_COLUMNS) + len(TURN_COLUMNS)
+    message = None if row[turns + 2] is None else read_message(row[turns + 2 :])
+    started, recoveries = row[turns : turns + 2]
+    return Entering(_of(row[:heads]), Turn(*row[heads:turns]), started, recoveries, message)
 
 
 def _head(rows: Sequence[Sequence[Any]]) -> Head | None:

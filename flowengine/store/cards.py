@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from flowengine.evaluator.records import derived_id
 from flowengine.program.nodes import Json
 from flowengine.store import codec
+from flowengine.store.agent_turns import INFO_COLUMNS, TurnInfo
 from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part
 
@@ -39,15 +40,20 @@ _READ = (
     f"SELECT {_COLUMNS} FROM {_CARDS} "
     "WHERE b.project_id = %s AND b.box_id = %s AND b.position >= %s ORDER BY b.position"
 )
-_OF_BOX = f"SELECT {_COLUMNS}, {{}} AS box FROM {_CARDS} WHERE b.project_id = %s AND b.box_id = %s"
-_READ_BOTH = f"{_OF_BOX.format(0)} UNION ALL {_OF_BOX.format(1)} ORDER BY box, position"
+_READ_BOXES = (
+    f"WITH w(at, project, box) AS (VALUES {{values}}) SELECT {_COLUMNS}, w.at "
+    "FROM w {JOIN} flowengine_box_card b ON b.project_id = w.project AND b.box_id = w.box "
+    "JOIN flowengine_card c ON c.project_id = b.project_id || '' AND c.card_id = b.card_id "
+    "ORDER BY w.at, b.position"
+)
 _GET = (
     "SELECT card_id, type, author, agent_turn_id, step_id, tool_call_id, content, created_at, 0 "
     "FROM flowengine_card WHERE project_id = %s AND card_id = %s"
 )
-_DELIVERABLE = (
-    "SELECT c.card_id, c.type, c.author, c.agent_turn_id, c.step_id, c.tool_call_id, c.content, "
-    "c.created_at, 0, t.profile_card_id FROM flowengine_agent_turn t JOIN flowengine_card c "
+_OUTCOME = (
+    f"SELECT {', '.join(f't.{column}' for column in INFO_COLUMNS)}, t.profile_card_id, "
+    "c.card_id, c.type, c.author, c.agent_turn_id, c.step_id, c.tool_call_id, c.content, "
+    "c.created_at, 0 FROM flowengine_agent_turn t LEFT JOIN flowengine_card c "
     "ON c.project_id = t.project_id AND c.card_id = t.deliverable_card_id "
     "WHERE t.project_id = %s AND t.agent_turn_id = %s"
 )
@@ -86,6 +92,14 @@ class Card(NamedTuple):
     position: int = 0
 
 
+class Outcome(NamedTuple):
+    """A turn, and how it has ended."""
+
+    info: TurnInfo
+    profile_id: str
+    deliverable: Card | None  #: while the turn goes on
+
+
 class Cards(Part):
     """In a transaction."""
 
@@ -116,14 +130,15 @@ class Cards(Part):
         """Return the cards of a box in order, from a position on."""
         return self._cards(self._session.rows(_READ, (project, box_id, first)))
 
-    def read_both(self, project: str, first: str, second: str) -> tuple[list[Card], list[Card]]:
-        """Return the cards of two boxes in order, read by one statement."""
-        rows = self._session.rows(_READ_BOTH, (project, first, project, second))
-        cards = self._cards([row[:-1] for row in rows])
-        boxes: tuple[list[Card], list[Card]] = ([], [])
-        for row, card in zip(rows, cards, strict=True):
-            boxes[row[-1]].append(card)
-        return boxes
+    def read_boxes(self, boxes: Sequence[tuple[str, str]]) -> list[list[Card]]:
+        """Return the cards of boxes in order, read by one statement; a box of a project each."""
+        values = ", ".join(f"({at}, %s, %s)" for at in range(len(boxes)))
+        text = in_dialect(_READ_BOXES.replace("{values}", values), self._session.dialect)
+        rows = self._session.rows(text, [value for box in boxes for value in box])
+        found: list[list[Card]] = [[] for _ in boxes]
+        for row, card in zip(rows, self._cards([row[:-1] for row in rows]), strict=True):
+            found[row[-1]].append(card)
+        return found
 
     def hold(self, project: str, card_id: str) -> bool:
         """Keep a card from being removed in this transaction; False: it is not there.
@@ -137,12 +152,14 @@ class Cards(Part):
         found = self._cards(self._session.rows(_GET, (project, card_id)))
         return found[0] if found else None
 
-    def deliverable(self, project: str, turn_id: str) -> tuple[Card, str] | None:
-        """Return the card with the result of a turn, and the id of the turn's profile."""
-        rows = self._session.rows(_DELIVERABLE, (project, turn_id))
+    def outcome(self, project: str, turn_id: str) -> Outcome | None:
+        """Return a turn with its deliverable; None: there is no such turn."""
+        rows = self._session.rows(_OUTCOME, (project, turn_id))
         if not rows:
             return None
-        return self._cards([rows[0][:-1]])[0], rows[0][-1]
+        row, width = rows[0], len(INFO_COLUMNS)
+        info, profile_id, card = TurnInfo(*row[:width]), row[width], row[width + 1 :]
+        return Outcome(info, profile_id, None if card[0] is None else self._cards([card])[0])
 
     def _cards(self, rows: Sequence[Sequence[Any]]) -> list[Card]:
         contents = [codec.attributes(row[6]) for row in rows]

@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias, TypeVar
 
+from flowengine.agents import agents_of
+from flowengine.agents.entries import enter_together
+from flowengine.agents.profiles import MODEL
 from flowengine.authoring import event_facet_named
 from flowengine.engine import Engine
 from flowengine.errors import Divergence
@@ -95,6 +98,19 @@ class Tries:
             find,
             async_limit,
         )
+
+    def prepare(self, entries: Sequence[ClaimedTask]) -> None:
+        """Let agents enter the turns of several claimed model calls by one commit.
+
+        What fails here is repeated by each try.
+        """
+        calls = [e.task for e in entries if e.task.name.endswith(MODEL)]
+        if len(calls) < 2 or not self._engine.database.has_server:
+            return  # without round trips, one commit costs as much as several
+        try:
+            enter_together(self._engine, agents_of(self._engine), calls)
+        except Exception as problem:
+            log.debug("model calls enter their turns one by one: %s", problem)
 
     def run(self, entry: ClaimedTask, batch: Batch) -> bool:
         """Run a task of the batch; False: its circuit refuses it, and it is parked."""

@@ -241,7 +241,7 @@ def test_a_failing_turn_never_delivers_the_result_of_the_one_before(desk: Office
     first, second = good.info(), bad.info()
     assert first.output_box_id == second.output_box_id
     assert first.deliverable_card_id != second.deliverable_card_id
-    assert "gold" not in str(desk.agents.deliverable(second))
+    assert "gold" not in str(desk.agents.outcome(second.project, second.id))
     desk.check(good, bad)
 
 

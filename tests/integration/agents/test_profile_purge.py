@@ -61,7 +61,7 @@ def _answered(desk: Office, turn: TurnHandle[str]) -> None:
     desk.work()
     assert turn.result(timeout=5) == "hi"
     desk.agents.profiles._known.clear()
-    assert desk.agents.deliverable(turn.info()) == "hi"
+    assert desk.agents.outcome(turn.project, turn.id) == (turn.info(), "hi")
     assert desk.engine.doctor() == []
     assert _profiles(desk) == (1, 1)
 

@@ -125,7 +125,7 @@ def test_s7_a_call_ends_the_turn_if_it_or_its_result_says_so(
     plan.reset({"end": [calls(name, query=query), "went on"]})
     turn = clerk.send("end")
     any_desk.work()
-    assert any_desk.agents.deliverable(turn.info()) == result
+    assert any_desk.agents.outcome(turn.project, turn.id) == (turn.info(), result)
     any_desk.check(turn)
 
 
@@ -208,9 +208,9 @@ def test_s9_a_turn_is_stopped_in_each_state(any_desk: Office, state: str) -> Non
 
 
 def _enter(desk: Office, turn: Any, run_id: str) -> None:
-    from flowengine.agents.model_calls import CallTry, enter
+    from flowengine.agents.entries import CallTry, enter
 
-    enter(desk.engine, desk.agents, desk.head(turn).agent, turn.id, CallTry("", run_id, 1))
+    enter(desk.engine, desk.agents, CallTry("", desk.head(turn).agent, turn.id, run_id, 1))
 
 
 def test_s10_a_turn_that_is_stopped_in_the_queue_never_runs(any_desk: Office) -> None:

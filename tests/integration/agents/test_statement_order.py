@@ -15,20 +15,21 @@ from tests.integration.engines import watched
 
 pytestmark = pytest.mark.each_database
 
-_TABLE = re.compile(r"(?:INTO|UPDATE|FROM) flowengine_(\w+)")
+_TABLE = re.compile(r"(?:INTO|UPDATE|FROM|JOIN) flowengine_(\w+)")
 _WRITES = re.compile(r"(INSERT|UPDATE)(?: OR IGNORE)?(?: INTO)? flowengine_(\w+)")
 
 
 @contextmanager
 def noted(desk: Office) -> Iterator[list[str]]:
-    """Note the verb and the first table of each statement; of a commit, of each part of it."""
+    """Note the verb and the tables of each statement; of a commit, of each part of it."""
     found: list[str] = []
 
     def note(sql: str, _given: Any = None) -> None:
         if sql.startswith("WITH") and (written := _WRITES.findall(sql)):
             found.extend(f"{verb} {table}" for verb, table in written)
-        elif (table := _TABLE.search(sql)) is not None:
-            found.append(f"{sql.split()[0]} {table[1]}")
+        else:
+            verb = "SELECT" if sql.startswith("WITH") else sql.split()[0]
+            found.extend(f"{verb} {table}" for table in _TABLE.findall(sql))
 
     def listen(_c: Any, _cursor: Any, sql: str, *_: Any) -> None:
         note(sql)

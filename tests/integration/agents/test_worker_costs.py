@@ -138,7 +138,7 @@ def test_the_first_message_of_an_agent_is_one_statement(
     assert [each.split()[0] for each in found] == ["WITH"]
 
 
-def test_the_result_of_an_ended_turn_is_two_statements(
+def test_the_result_of_an_ended_turn_is_one_statement(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     with working(postgres.new_database(), tmp_path) as work:
@@ -148,7 +148,7 @@ def test_the_result_of_an_ended_turn_is_two_statements(
             work.task_worker.drain("default")
         with noted(work.engine) as found:
             assert turn.result(timeout=0) == "done"
-    assert [each.split()[0] for each in found] == ["SELECT"] * 2
+    assert [each.split()[0] for each in found] == ["SELECT"]
 
 
 def test_a_model_is_as_quick_as_its_calls_without_the_statements_around_them(
@@ -178,3 +178,20 @@ def test_no_statement_walks_all_the_turns_there_are(
         for times in (30, 240)
     )
     assert many <= few * 1.1, (few, many)
+
+
+def test_turns_that_are_claimed_together_are_entered_by_one_commit(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    with working(postgres.new_database(), tmp_path) as work:
+        _turns(work, 5, reader.profile)
+        agents = agents_of(work.engine)
+        new = NewTurn(project="", agent="", profile=reader.profile, instruction="count")
+        turns: list[TurnHandle[Any]] = [agents.send(new) for _ in range(6)]
+        with noted(work.engine) as found:
+            while any(turn.info().state != "finished" for turn in turns):
+                work.task_worker.drain("default")
+        assert all(turn.result(timeout=0) == "done" for turn in turns)
+    words = [each.split()[0] for each in found]
+    # The claim; the rows of the turns, their entry, their cards.
+    assert words[words.index("WITH") : words.index("model")] == ["WITH"] * 4
