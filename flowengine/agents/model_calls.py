@@ -41,8 +41,7 @@ class _Try(LoggedStep, Protocol):
     def cancel_token(self) -> _Token: ...
     @property
     def in_place(self) -> InPlace | None: ...
-    def count_engine_time(self, seconds: float) -> None: ...
-    def set_further_seconds(self, seconds: float) -> None: ...
+    def set_overhead(self, seconds: float) -> None: ...
     def heartbeat(self, progress: Json = None) -> bool: ...
 
 
@@ -85,21 +84,21 @@ def call_model(
     engine, step = inside[0], cast("_Try", logged_step.get())
     ours, call = agents(engine), CallTry(step.tenant, agent, turn, step.run_id, step.attempt)
     began = time.monotonic()
-    entered = enter(engine, ours, call)
-    step.count_engine_time(time.monotonic() - began)
-    first_ended = None
+    entered, asked = enter(engine, ours, call), None
     while True:
+        asks = time.monotonic()
+        step.set_overhead(asks - began - (asked or 0.0))
         given, number = answer(model, entered.request, step), entered.known.turn.steps
+        if asked is None:
+            asked = time.monotonic() - asks  # of the facet; everything else is overhead
         about = (entered.profile, step.in_place, engine.settings)
         written = answer_with_results(given, number, *about)
-        now = time.monotonic()
-        if first_ended is None:
-            first_ended = now
-        step.set_further_seconds(now - first_ended)
+        took = time.monotonic() - began
+        step.set_overhead(took - asked)
         goes_on = (
             step.in_place is not None
             and needs_nothing_else(given, written)
-            and step.in_place.may_go_on(now - began)
+            and step.in_place.may_go_on(took)
             and record(engine, ours, entered.known, entered.profile, written)
         )
         if not goes_on:

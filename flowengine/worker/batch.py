@@ -157,7 +157,7 @@ class BatchGuard:
 @dataclass(slots=True)
 class _Facet:
     average: float  #: seconds, without slow tries
-    further: float = 0.0  #: average seconds of model calls that followed the first in their tries
+    overhead: float = 0.0  #: average seconds that the engine took inside its tries
     tries: int = 0
     in_a_row: int = 0  #: tries since the last slow one
     last_slow: float = -math.inf
@@ -175,8 +175,8 @@ class BatchSizing:
         self._quick, self._clock = quick_seconds, clock
         self._facets: dict[str, _Facet] = {}
 
-    def count(self, name: str, seconds: float, further: float = 0.0) -> None:
-        """Count a try; `further` seconds make its facet no slow one, and its batches smaller."""
+    def count(self, name: str, seconds: float, overhead: float = 0.0) -> None:
+        """Count a try; `overhead` does not make its facet a slow one, but its batches smaller."""
         is_slow = seconds > self._quick * _SLOW
         facet = self._facets.get(name)
         if facet is None:
@@ -188,8 +188,8 @@ class BatchSizing:
             before = facet.average or seconds  # 0 if all tries so far were slow
             facet.average = before + (seconds - before) * _WEIGHT
             facet.in_a_row += 1
-        if further or facet.further:
-            facet.further += (further - facet.further) * _WEIGHT
+        if overhead or facet.overhead:
+            facet.overhead += (overhead - facet.overhead) * _WEIGHT
 
     def is_quick(self, name: str) -> bool:
         facet = self._facets.get(name)
@@ -220,7 +220,7 @@ class BatchSizing:
         """How many tasks of these facets to claim together, for at most `seconds` of work."""
         names = list(names)
         facets = [self._facets[name] for name in names]
-        slowest = max((facet.average + facet.further for facet in facets), default=0.0)
+        slowest = max((facet.average + facet.overhead for facet in facets), default=0.0)
         if not slowest:
             return 1
         rows = [self._facets[name].in_a_row for name in names if self._was_slow(name)]

@@ -108,8 +108,7 @@ class ClaimedTask:
     """A task under one lease, and how far this process has come with it."""
 
     __slots__ = (
-        *("at_report", "engine_seconds", "further_seconds", "key", "log", "lose", "mark"),
-        *("record", "report"),
+        *("at_report", "key", "log", "lose", "mark", "overhead", "record", "report"),
         *("since", "state", "task"),
     )
 
@@ -121,8 +120,7 @@ class ClaimedTask:
         self.state = ClaimState.UNKNOWN
         self.mark: int | None = None  #: its slot among the in-flight markers
         self.lose: Callable[[], object] = _no_try  #: called when the lease of its try is lost
-        self.engine_seconds = 0.0  #: of its try, that the engine took and not the facet
-        self.further_seconds = 0.0  #: of its try, of model calls after the first one
+        self.overhead = 0.0  #: seconds of its try that the engine took, and not the facet
         self.log: Callable[[], TryLog | None] = _no_log  #: returns the log, if there are lines
         #: Called when the database has accepted its report, or has not.
         self.at_report: Callable[[bool], object] = _no_activation

@@ -91,8 +91,7 @@ class Attempt:
         self._facet = find(task.name)
         self._send_beat = beat
         self._progress: ProgressReports | None = None
-        self.engine_seconds = 0.0  #: that the engine took inside the try
-        self.further_seconds = 0.0  #: that model calls took which followed the first in place
+        self.overhead = 0.0  #: seconds that the engine took inside the try, with calls in place
         self.last_sign = 0.0  #: when the coroutine began or sent its last heartbeat
         self._token: CancelToken | None = None
         self._has_lost_lease = False
@@ -170,7 +169,7 @@ class Attempt:
             tenant=task.tenant,
             _log=self._log,
             in_place=None if self._within is None else self,
-            _seconds=self,
+            _set_overhead=self.set_overhead,
         )
         return InStep(context, (self._engine, task.step_path))
 
@@ -194,6 +193,9 @@ class Attempt:
     def may_go_on(self, seconds: float) -> bool:
         assert self._within is not None
         return not self._has_lost_lease and self._within.may_go_on(self, seconds)
+
+    def set_overhead(self, seconds: float) -> None:
+        self.overhead = seconds
 
     @property
     def has_log(self) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import cast
 
 from flowengine.agents.tools_in_place import InPlace
 from flowengine.engine import Engine
@@ -26,13 +26,6 @@ class NotInAStep(FlowengineError):
         return "current_step() works only inside an event facet that a worker runs"
 
 
-class Seconds(Protocol):
-    """The parts of a try that do not make its facet a slow one."""
-
-    engine_seconds: float
-    further_seconds: float
-
-
 @dataclass(frozen=True)
 class StepContext:
     """The step that this code is called for."""
@@ -50,21 +43,15 @@ class StepContext:
     _log: Callable[[], TryLog | None] = field(default=lambda: None, repr=False)
     #: For a model call: makes calls within its try; None: this process makes none.
     in_place: InPlace | None = field(default=None, repr=False)
-    _seconds: Seconds | None = field(default=None, repr=False)
+    _set_overhead: Callable[[float], object] = field(default=lambda _: None, repr=False)
 
     def log(self) -> TryLog | None:
         """Return the log of this try, for what captures its lines; None: they are not kept."""
         return self._log()
 
-    def count_engine_time(self, seconds: float) -> None:
-        """Count seconds of this try as the engine's: they do not make its facet a slow one."""
-        if self._seconds is not None:
-            self._seconds.engine_seconds += seconds
-
-    def set_further_seconds(self, seconds: float) -> None:
-        """Set the seconds of further model calls: no slow facet, but fewer tasks in a batch."""
-        if self._seconds is not None:
-            self._seconds.further_seconds = seconds
+    def set_overhead(self, seconds: float) -> None:
+        """Set the seconds of the engine in this try: no slow facet, but fewer tasks in a batch."""
+        self._set_overhead(seconds)
 
     @property
     def cancel_token(self) -> CancelToken:

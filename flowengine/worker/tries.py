@@ -150,10 +150,10 @@ class Tries:
         if begun is None:
             return False
         lines = entry.log()
-        others = entry.engine_seconds + (0.0 if lines is None else lines.seconds)
-        further = entry.further_seconds
+        others = 0.0 if lines is None else lines.seconds
+        overhead = entry.overhead
         self._settle(
-            task, begun, began, lambda outcome: batch.finish(entry, outcome), others, further
+            task, begun, began, lambda outcome: batch.finish(entry, outcome), others, overhead
         )
         if entry.state == ClaimState.RELEASED:  # the process ends: nothing is reported
             entry.at_report(False)
@@ -181,8 +181,7 @@ class Tries:
             entry.log = attempt.lines
         self._claimed_tasks.start(entry)
         begun = attempt.begin(lambda awaitable: self.in_loop.submit(entry, attempt, awaitable))
-        entry.engine_seconds = attempt.engine_seconds
-        entry.further_seconds = attempt.further_seconds
+        entry.overhead = attempt.overhead
         if takes_place and not isinstance(begun, AsyncTry):  # its arguments do not fit
             self.in_loop.leave(entry)
         return begun
@@ -263,18 +262,17 @@ class Tries:
         began: float,
         finish: Callable[[Outcome], T],
         others: float = 0.0,
-        further: float = 0.0,
+        overhead: float = 0.0,
     ) -> T:
         """Check the outcome of a try and finish it with that; then count and show it.
 
-        The seconds that its lines took, and the statements of the engine inside it (`others`), do
-        not make a quick facet slow: batches stay as large. Those of further model calls make no
-        facet slow either, but batches smaller.
+        The seconds that its lines took (`others`) do not make a quick facet slow: batches stay as
+        large. Those that the engine took inside the try (`overhead`) make batches smaller.
         """
         outcome = self._checked(task, outcome)
         seconds = time.monotonic() - began
         finished = finish(outcome)
-        self._sizing.count(task.name, max(0.0, seconds - others - further), further)
+        self._sizing.count(task.name, max(0.0, seconds - others - overhead), overhead)
         self._counters.count(task, outcome)
         if self._show is not None:
             self._show(task, outcome, seconds)

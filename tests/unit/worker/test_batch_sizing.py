@@ -69,3 +69,14 @@ def test_the_batch_size_is_the_number_of_tries_that_fit_into_the_time() -> None:
     assert sizing.fitting(["f"], 0.025) == pytest.approx(250, abs=1)
     assert sizing.fitting(["f", "g"], 0.025) == pytest.approx(25, abs=1), "the slowest counts"
     assert sizing.fitting([], 0.025) == 1
+
+
+def test_overhead_makes_batches_smaller_and_no_facet_slow() -> None:
+    sizing = BatchSizing(0.002)
+    for _ in range(50):
+        sizing.count("f", 0.0001, overhead=0.005)
+    assert sizing.is_quick("f")
+    assert sizing.fitting(["f"], 0.025) == 4
+    for _ in range(50):
+        sizing.count("f", 0.0001)
+    assert sizing.fitting(["f"], 0.025) > 100, "the overhead is over"
