@@ -14,7 +14,7 @@ from flowengine.agents.call_runs import CallRuns
 from flowengine.agents.drafts import DraftWriter
 from flowengine.agents.entries import CallTry, enter
 from flowengine.agents.head_cache import HeadCache
-from flowengine.agents.model_calls_in_place import needs_nothing_else, record
+from flowengine.agents.model_calls_in_place import has_all_results, record
 from flowengine.agents.profile_cache import ProfileCache
 from flowengine.agents.tools_in_place import InPlace, answer_with_results
 from flowengine.engine.engine import Engine
@@ -97,9 +97,9 @@ def call_model(
         step.set_overhead(took - asked)
         goes_on = (
             step.in_place is not None
-            and needs_nothing_else(given, written)
+            and has_all_results(given, written)
             and step.in_place.may_go_on(took)
-            and record(engine, ours, entered.known, entered.profile, written)
+            and record(engine, ours, entered, given, written)
         )
         if not goes_on:
             return written

@@ -20,19 +20,18 @@ from typing import Protocol
 
 from flowengine.agents.asked_calls import model_answered
 from flowengine.agents.call_runs import CallRuns
+from flowengine.agents.entries import Entered
 from flowengine.agents.head_cache import HeadCache, KnownHead
-from flowengine.agents.profile_cache import KnownProfile
 from flowengine.agents.tools_in_place import results_of
 from flowengine.agents.turn_effects import TurnEffects
 from flowengine.agents.turn_writer import TurnWriter
 from flowengine.engine.engine import Engine
-from flowengine.models import Answer, StopReason
+from flowengine.models import Answer
 from flowengine.program.nodes import Json
-from flowengine.store import codec
 from flowengine.store.agent_rows import HeadMessages
 from flowengine.store.commits import CommitPlan, CommitRefused
 from flowengine.turns import machine
-from flowengine.turns.records import Changes, Turn
+from flowengine.turns.records import Changes, Head, Turn
 
 log = logging.getLogger("flowengine")
 
@@ -42,28 +41,24 @@ class _Agents(Protocol):
     runs: CallRuns
 
 
-def needs_nothing_else(answer: Answer, written: Mapping[str, Json]) -> bool:
-    """Whether the model can be asked again at once: every call of its answer has a result."""
-    if answer.tool_calls:
-        return len(results_of(written)) == len(answer.tool_calls)
-    return answer.stop_reason == StopReason.PAUSED
+def has_all_results(answer: Answer, written: Mapping[str, Json]) -> bool:
+    """Whether every call of an answer was made in place, so that the model can be asked again."""
+    return bool(answer.tool_calls) and len(results_of(written)) == len(answer.tool_calls)
 
 
 def record(
-    engine: Engine,
-    agents: _Agents,
-    known: KnownHead,
-    profile: KnownProfile,
-    written: Mapping[str, Json],
+    engine: Engine, agents: _Agents, entered: Entered, answer: Answer, written: Mapping[str, Json]
 ) -> bool:
-    """Record an answer, and enter the model call that follows.
+    """Record an answer with all its results, and enter the model call that follows.
 
     False: the answer is left to the report of the try, because the turn ends, or because another
     process has changed the agent.
     """
-    head, turn, now = known.head, known.turn.copied(), engine.database.now()
+    known, profile = entered.known, entered.profile
+    head, turn = known.head, known.turn.copied()
     try:
-        changes = _decision(engine, agents.runs, known, turn, profile, written, now)
+        now = engine.database.now()
+        changes = _decision(agents.runs, entered, turn, answer, written, now)
         if changes is None:
             return False
         plan = CommitPlan()
@@ -72,7 +67,7 @@ def record(
         with engine.database.optimistic() as session:
             session.commit(plan, guarded=True)
     except CommitRefused:
-        return _left_to_the_report(agents, known)
+        return _left_to_the_report(agents, head)
     except Exception as problem:  # of the engine: it is no reason to lose the answer
         log.warning(
             "an answer of turn %s is recorded by the report of its try: %s",
@@ -80,7 +75,7 @@ def record(
             problem,
             extra={"action": "answer_not_in_place", "agent": turn.agent},
         )
-        return _left_to_the_report(agents, known)
+        return _left_to_the_report(agents, head)
     following = KnownHead(after, turn, (), known.context, known.output, known.room)
     following.append(changes.cards, now)
     agents.heads.keep(following)
@@ -88,27 +83,24 @@ def record(
 
 
 def _decision(
-    engine: Engine,
     runs: CallRuns,
-    known: KnownHead,
+    entered: Entered,
     turn: Turn,
-    profile: KnownProfile,
+    answer: Answer,
     written: Mapping[str, Json],
     now: int,
 ) -> Changes | None:
     """Return the decision about an answer if the next model call follows."""
-    settings = engine.settings
-    codec.check_value("an answer", written, settings.max_value_bytes, settings.max_json_depth)
-    run_id = known.head.run_id or ""
+    head, profile = entered.known.head, entered.profile
     about = (profile, runs.max_checks, results_of(written), turn.steps)
-    answered = model_answered(run_id, Answer.from_json(written), *about)
+    answered = model_answered(head.run_id or "", answer, *about)
     trigger = replace(answered, is_followed_in_place=True)
-    changes = machine.decide(known.head, turn, (), trigger, runs.rules(profile), now)
+    changes = machine.decide(head, turn, (), trigger, runs.rules(profile), now)
     is_followed = changes is not None and changes.model_call is not None
     return changes if is_followed else None
 
 
-def _left_to_the_report(agents: _Agents, known: KnownHead) -> bool:
+def _left_to_the_report(agents: _Agents, head: Head) -> bool:
     # The cache may be behind the database now: the report reads the agent.
-    agents.heads.take(known.head.project, known.head.agent)
+    agents.heads.take(head.project, head.agent)
     return False

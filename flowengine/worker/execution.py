@@ -46,6 +46,7 @@ def execute_try(
     permit: TaskPermit | None = None,
     find: FindHandler = event_facet_named,
     open_log: OpenLog | None = None,
+    within: WithinTries | None = None,
 ) -> Outcome:
     """Run the facet of a task to its end, and start the workflow that it may return.
 
@@ -56,7 +57,7 @@ def execute_try(
         from flowengine.worker.activations import Activations
 
         return Activations(engine, find).execute(task, beat, open_log)
-    attempt = Attempt(engine, task, beat, permit, find, open_log)
+    attempt = Attempt(engine, task, beat, permit, find, open_log, within)
     begun = attempt.begin(event_loop().submit)
     if not isinstance(begun, LoopCall):
         return begun

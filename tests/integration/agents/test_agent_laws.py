@@ -150,17 +150,21 @@ class AgentsUnderLaw(RuleBasedStateMachine):
     # --- workers ---
 
     @precondition(lambda self: self.world.due_tasks())
-    @rule(at=anything, way=st.sampled_from(["well", "well", "well", "twice", "dies", "is slow"]))
-    def work(self, at: int, way: str) -> None:
+    @rule(
+        at=anything,
+        way=st.sampled_from(["well", "well", "well", "twice", "dies", "is slow"]),
+        in_place=st.booleans(),
+    )
+    def work(self, at: int, way: str, in_place: bool) -> None:
         self._remember_heads()
-        self.world.act(self._work, at, way)
+        self.world.act(self._work, at, way, "", in_place)
 
-    def _work(self, at: int, way: str, only: str = "") -> None:
+    def _work(self, at: int, way: str, only: str = "", in_place: bool = False) -> None:
         world = self.world
         task = world.claim(at, only)
         if task is None:
             return
-        outcome = world.run(task)
+        outcome = world.run(task, in_place=in_place)
         if way == "dies":
             raise Killed
         if way == "is slow":

@@ -34,6 +34,7 @@ from flowengine.store.sqlite.database import SqliteDatabase
 from flowengine.turns.states import InboxState
 from flowengine.worker.execution import execute_try
 from tests.integration.agents.clerks import Plan, calls
+from tests.integration.agents.in_place import made_in_place, policy_of, without_haste
 from tests.integration.interleaving import Died, Scheduler, reborn
 
 MESSAGES, AGENTS = 5, 2
@@ -48,19 +49,25 @@ def search(query: str = "x") -> str:
     return f"found {query}"
 
 
+@event_facet(name="played.look", effects=False, **_NEVER)
+def look(query: str = "x") -> str:
+    """Look."""
+    return f"seen {query}"
+
+
 @agent(model=_model, name="played.translator", **_NEVER)
 def translator(query: str = "hello") -> str:
     """You translate."""
     return f"translate {query}"
 
 
-@agent(model=_model, tools=[search, translator], name="played.clerk", **_NEVER)
+@agent(model=_model, tools=[search, look, translator], name="played.clerk", **_NEVER)
 def clerk(task: str) -> str:
     """You settle complaints."""
     return task
 
 
-WORKED = [search.name, translator.name, clerk.name]
+WORKED = [search.name, look.name, translator.name, clerk.name]
 WORKED += [facet.model_facet.name for facet in (translator, clerk)]
 
 
@@ -94,6 +101,7 @@ class Laws:
             self._what_has_ended_stays()
             self._each_turn_delivers_once()
             self._numbers_have_no_gaps()
+            self._steps_of_a_run_follow_each_other()
         finally:
             self._connection.execute("COMMIT")
 
@@ -141,6 +149,17 @@ class Laws:
         )
         assert results == [], "two results of one call"
 
+    def _steps_of_a_run_follow_each_other(self) -> None:
+        """A run makes one model call, or several of its turn one after the other."""
+        rows = self.rows(
+            "SELECT run_id, count(*) AS n, max(number) - min(number) + 1 AS span, "
+            "count(DISTINCT agent_turn_id) AS turns, sum(status = 'started') AS open "
+            "FROM flowengine_agent_step GROUP BY run_id"
+        )
+        for row in rows:
+            assert (row["span"], row["turns"]) == (row["n"], 1)
+            assert row["open"] <= 1
+
     def _numbers_have_no_gaps(self) -> None:
         for row in self.rows(
             "SELECT agent_id, count(*) AS n, max(number) AS last FROM flowengine_agent_event "
@@ -164,6 +183,7 @@ class World:
         self.random = self.scheduler.random
         self.seen: Counter[str] = Counter()  #: faults that have happened
         self.laws = Laws(path)
+        self._policy = policy_of(WORKED)
         self._suspects: set[str] = set()  #: processes that the watchdog takes for dead
         self._time, self.boots = 1_700_000_000_000, 0
         # No time slice ends: real time passes at another pace in each game.
@@ -242,7 +262,10 @@ class World:
         way = self.random.choice(["well", "well", "twice", "late", "record", "die"])
         if way == "late":
             self._suspects.add(boot)  # it hangs so long that the watchdog gives it up, perhaps
-        outcome = execute_try(engine, task, lambda _progress: engine.heartbeat(task))
+        # A worker knows after some tries that a tool is quick.
+        within = made_in_place(engine, self._policy) if self.random.random() < 0.6 else None
+        beat = lambda _progress: engine.heartbeat(task)  # noqa: E731
+        outcome = execute_try(engine, task, beat, within=within)
         if way == "die":
             raise Died
         if way == "late":
@@ -300,12 +323,14 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def played(empty: Path, path: Path, seed: int) -> World:
     shutil.copy(empty, path)
-    steps = [calls("search", "search"), calls("translator"), "done"]
+    steps = [calls("look", "look"), calls("search", "look"), calls("look"), calls("translator")]
+    steps = [*steps, "done"]
     plan.reset({f"task {number}": steps for number in range(MESSAGES)})
     plan.steps["translate hello"] = ["hallo"]
     world = World(path, seed)
     # A process trusts its memory of a turn for a second of real time: here always or never.
-    with patch.object(head_cache, "_TRUSTED", world.random.choice((math.inf, 0.0))):
+    trusted = world.random.choice((math.inf, 0.0))
+    with patch.object(head_cache, "_TRUSTED", trusted), without_haste():
         world.play()
     return world
 
@@ -324,12 +349,16 @@ def test_each_message_is_delivered_once_in_any_interleaving(
             "SELECT task_status, error_code, steps FROM flowengine_agent_turn WHERE facet = ?",
             (clerk.name,),
         ).fetchall()
+        (in_place,) = connection.execute(
+            "SELECT count(*) - count(DISTINCT run_id) FROM flowengine_agent_step"
+        ).fetchone()
     connection.close()
+    assert in_place > 0, "no model call was made in place"
     assert len(ends) == MESSAGES
     stopped = [end for end in ends if end[0] == "canceled"]
     assert len(stopped) <= world.seen["stops"]
     others = [end for end in ends if end[0] != "canceled"]
-    assert others == [("success", None, 3)] * len(others)
+    assert others == [("success", None, 5)] * len(others)
 
 
 @pytest.mark.chaos

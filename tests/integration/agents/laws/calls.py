@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import groupby
 
 from flowengine.turns.states import AfterExecution, InboxState, MessageType, TaskStatus
 from tests.integration.agents.laws.law import law
@@ -20,7 +21,9 @@ def a_call_is_requested_and_answered_once(commit: Commit) -> Iterator[str]:
         for card in rows.cards.values()
         if card.type == "tool.result"
     )
-    runs = Counter(call.run_id for call in rows.calls.values() if call.run_id is not None)
+    # Calls in place have no run of their own: they name that of the model call.
+    of_models = {None, *(step.run_id for step in rows.steps.values())}
+    runs = Counter(c.run_id for c in rows.calls.values() if c.run_id not in of_models)
     yield from (f"run {run_id} is of {count} calls" for run_id, count in runs.items() if count > 1)
     for call in rows.calls.values():
         key = (call.project_id, call.tool_call_id)
@@ -71,8 +74,9 @@ def a_turn_resumes_after_all_its_calls(commit: Commit) -> Iterator[str]:
         own = sorted(steps[key], key=lambda step: step.number)
         if [step.number for step in own] != list(range(1, turn.steps + 1)):
             yield f"turn {key} counts {turn.steps} steps of {[step.number for step in own]}"
-        if len({step.run_id for step in own}) < len(own):
-            yield f"two steps of turn {key} have one run"
+        # A run makes one model call, or several of them in place, one after the other.
+        if len({step.run_id for step in own}) < len(list(groupby(step.run_id for step in own))):
+            yield f"turn {key} has steps of another run between those of one run"
         last = own[-1].step_id if own else ""
         for call in rows.calls.values():
             is_own = (call.project_id, call.agent_turn_id) == key

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from flowengine.agents import Budget, JoinTask, agent, fork_join, tool
-from flowengine.authoring import Retry
+from flowengine.authoring import Retry, event_facet
 from flowengine.errors import FlowengineError, UnknownRun
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Outcome
@@ -29,6 +29,7 @@ from tests.integration.agents.clerks import (
     search,
     translator,
 )
+from tests.integration.agents.in_place import made_in_place, policy_of, without_haste
 from tests.integration.agents.laws.rows import Commit, Rows, Told
 from tests.integration.agents.laws.table import AFTER_RECOVERY, AT_REST, violations
 
@@ -39,7 +40,13 @@ WAYS = ("write", "optimistic", "autocommit")
 _NEVER: Any = {"max_losses": 10_000}
 
 
-@agent(model=model, tools=[search], name="laws.helper", retry=Retry(attempts=1), **_NEVER)
+@event_facet(name="laws.look", effects=False)
+def look(query: str = "kettle") -> str:
+    """Look; nothing is changed by it."""
+    return f"seen {query}"
+
+
+@agent(model=model, tools=[search, look], name="laws.helper", retry=Retry(attempts=1), **_NEVER)
 def helper(task: str) -> str:
     """You help."""
     return task
@@ -52,7 +59,7 @@ team = fork_join(helper, name="laws.team", deadline_seconds=100)
     model=model,
     name="laws.chief",
     tools=[
-        *(search, measure, translator, team),
+        *(search, look, measure, translator, team),
         tool(search, name="hurried", timeout=30),
         tool(refund, approval=True),
         tool(refund, name="settle", ends_turn=True),
@@ -85,13 +92,14 @@ SCRIPTS: dict[str, list[Step]] = {
     "child": [calls("translator"), "done"],
     "mistake": [calls("nothing"), "done"],
     "fail": [RuntimeError("no"), RuntimeError("no")],
+    "read": [calls("look", "look"), calls("look"), calls("look", "search"), "done"],
     "long": [calls("search"), calls("search"), calls("search"), calls("search"), "never"],
     "join": [_join(_new("help"), _new("look")), "done"],
     "fail fast": [_join(_new("look"), _new("break"), fail_fast=True), "done"],
 }
 OF_HELPERS: dict[str, list[Step]] = {
     "help": ["helped"],
-    "look": [calls("search"), "looked"],
+    "look": [calls("look"), calls("search"), "looked"],
     "break": [RuntimeError("no")],
     "translate hello": ["bonjour"],
 }
@@ -108,6 +116,9 @@ class World:
         self._stack = ExitStack()
         plan.reset({**SCRIPTS, **OF_HELPERS})
         self.desk = self._stack.enter_context(office(url))
+        self._stack.enter_context(without_haste())
+        names = [look.name, *(each.model_facet.name for each in (chief, helper))]
+        self._policy = policy_of(names)
         self.agents, self.engine, self.clock = self.desk.agents, self.desk.engine, self.desk.clock
         self.told = Told(waits={"team": team.tool_timeout})
         self.told.max_depth = self.engine.settings.max_agent_depth
@@ -221,8 +232,11 @@ class World:
         worker = self.desk.flow.worker("at work")
         return self.engine.claim_one(uuid, task_list, worker._identity)
 
-    def run(self, task: TaskDefinition) -> Outcome:
-        return execute_try(self.engine, task, partial(self.engine.heartbeat, task))
+    def run(self, task: TaskDefinition, *, in_place: bool = False) -> Outcome:
+        """Run a try; `in_place`: its worker has measured that the tools are quick."""
+        within = made_in_place(self.engine, self._policy) if in_place else None
+        beat = partial(self.engine.heartbeat, task)
+        return execute_try(self.engine, task, beat, within=within)
 
     def report(self, task: TaskDefinition, outcome: Outcome) -> bool:
         """Report a try; False: it comes too late, and its run may be gone."""
