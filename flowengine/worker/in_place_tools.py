@@ -1,4 +1,4 @@
-"""Makes calls of tools in place, for the model calls that a worker tries.
+"""Makes calls of tools in place, for the model calls that a worker tries, and lets tries go on.
 
 A try after a loss makes none: a tool that kills its worker has a run then, which counts its losses.
 If the calls of an answer take longer than a second, the answer is recorded alone, under the lease
