@@ -240,7 +240,7 @@ def _model_facet(facet: AgentFacet[..., Any], options: Mapping[str, Any]) -> Eve
     def model_call(agent: str, turn: str, step: int) -> dict[str, Any]:
         from flowengine.agents.model_calls import call_model
 
-        return call_model(facet.model, _agents, agent, turn)
+        return call_model(facet.model, _agents, agent, turn, step)
 
     model_call.__module__ = facet.definition.fn.__module__
     model_call.__qualname__ = f"{facet.definition.fn.__qualname__}{MODEL}"

@@ -90,7 +90,7 @@ def enter_together(engine: Engine, agents: _Agents, tasks: Sequence[TaskDefiniti
     calls = [
         CallTry(t.tenant, str(data["agent"]), str(data["turn"]), t.workflow_id, t.attempt)
         for t in tasks
-        if (data := t.data) is not None
+        if "agent" in (data := t.data or {}) and "turn" in data
     ]
     with suppress(CommitRefused):
         with database.optimistic() as session:

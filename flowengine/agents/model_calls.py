@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, cast
 
 from flowengine.agents.call_runs import CallRuns
@@ -42,6 +43,7 @@ class _Try(LoggedStep, Protocol):
     @property
     def in_place(self) -> InPlace | None: ...
     def set_overhead(self, seconds: float) -> None: ...
+    def as_part(self, name: str, number: int) -> AbstractContextManager[object]: ...
     def heartbeat(self, progress: Json = None) -> bool: ...
 
 
@@ -76,9 +78,12 @@ def _watched(model: Model, request: ModelRequest, step: _Try) -> Any:
 
 
 def call_model(
-    model: Model, agents: Callable[[Engine], _Agents], agent: str, turn: str
+    model: Model, agents: Callable[[Engine], _Agents], agent: str, turn: str, first: int
 ) -> dict[str, Json]:
-    """Run one model call inside a step, and those that follow in place; return the last answer."""
+    """Run one model call inside a step, and those that follow in place; return the last answer.
+
+    `first` is the number of the model call that the step was made for.
+    """
     inside = executing.get()
     assert inside is not None, "a worker calls it for a step"
     engine, step = inside[0], cast("_Try", logged_step.get())
@@ -88,7 +93,9 @@ def call_model(
     while True:
         asks = time.monotonic()
         step.set_overhead(asks - began - (asked or 0.0))
-        given, number = answer(model, entered.request, step), entered.known.turn.steps
+        number = entered.known.turn.steps
+        with nullcontext() if number == first else step.as_part("model", number):
+            given = answer(model, entered.request, step)
         if asked is None:
             asked = time.monotonic() - asks  # of the facet; everything else is overhead
         about = (entered.profile, step.in_place, engine.settings)
@@ -99,7 +106,7 @@ def call_model(
             step.in_place is not None
             and has_all_results(given, written)
             and step.in_place.may_go_on(took)
-            and record(engine, ours, entered, given, written)
+            and record(engine, ours, entered, given, written, step.in_place.lease)
         )
         if not goes_on:
             return written

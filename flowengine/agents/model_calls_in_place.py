@@ -3,9 +3,9 @@
 An answer whose calls were all made in place leads to the next model call at once. Usually that is a
 run of its own, which costs more than the answer: the end of one run, the rows of another, and two
 evaluations. Here the try records the answer, in one statement that is guarded by the head of the
-agent, and asks the model again. So every answer is recorded before the model is asked again, as
-always. A try that dies is repeated from the last recorded answer: the next try enters the turn as
-it is now.
+agent and by the lease of the try, and asks the model again. So every answer is recorded before the
+model is asked again, as always. A try that dies is repeated from the last recorded answer: the next
+try enters the turn as it is now.
 
 The last answer is the result of the try, with its number. If the connection is lost while an answer
 is recorded, the try reports that answer, and the number tells whether it was recorded already.
@@ -47,12 +47,17 @@ def has_all_results(answer: Answer, written: Mapping[str, Json]) -> bool:
 
 
 def record(
-    engine: Engine, agents: _Agents, entered: Entered, answer: Answer, written: Mapping[str, Json]
+    engine: Engine,
+    agents: _Agents,
+    entered: Entered,
+    answer: Answer,
+    written: Mapping[str, Json],
+    lease: tuple[str, int],
 ) -> bool:
     """Record an answer with all its results, and enter the model call that follows.
 
-    False: the answer is left to the report of the try, because the turn ends, or because another
-    process has changed the agent.
+    False: the answer is left to the report of the try, because the turn ends, because another
+    process has changed the agent, or because the try has lost its lease.
     """
     known, profile = entered.known, entered.profile
     head, turn = known.head, known.turn.copied()
@@ -64,6 +69,8 @@ def record(
         plan = CommitPlan()
         writer = TurnWriter(agents.runs, plan, TurnEffects(), now, HeadMessages.NONE)
         after = writer.write(turn, profile, head, changes)
+        assert plan.agents is not None
+        plan.agents.held_task = lease
         with engine.database.optimistic() as session:
             session.commit(plan, guarded=True)
     except CommitRefused:

@@ -48,6 +48,10 @@ class ToolInPlace(NamedTuple):
 class InPlace(Protocol):
     """Makes calls within the try of a model call; the layer of workers is above."""
 
+    @property
+    def lease(self) -> tuple[str, int]:
+        """The task of the try, and the lease under which it is held."""
+
     def call_tools(
         self, answer: Mapping[str, Json], calls: Sequence[ToolInPlace]
     ) -> Mapping[int, Json]:
@@ -96,7 +100,7 @@ def results_of(written: object) -> dict[int, Json]:
 
 
 def number_of(written: object) -> int | None:
-    """Return the number of the model call; None: the answer was not given by a try."""
+    """Return the number of the model call; None: a person, or an older version, has answered."""
     number = written.get(NUMBER) if isinstance(written, Mapping) else None
     return number if isinstance(number, int) else None
 

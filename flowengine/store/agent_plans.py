@@ -40,6 +40,8 @@ class AgentPlan:
         self.heads: list[HeadUpdate] = []
         #: Project and card of a profile that must be there; it stays until the commit.
         self.held_profile: tuple[str, str] | None = None
+        #: A task and the lease under which it must be held.
+        self.held_task: tuple[str, int] | None = None
         self.ended_agent_steps: list[EndedAgentStep] = []
         self.new_agent_steps: list[NewAgentStep] = []
         self.ended_calls: list[EndedWaitingTool] = []

@@ -118,7 +118,7 @@ def decide(
             if head.status == HeadState.DISPATCHED:
                 # A person has completed the model call by hand: no worker has entered.
                 decision.move(HeadSignal.ENTER)
-            if trigger.number is not None and trigger.number < turn.steps:
+            if trigger.number not in (None, turn.steps):
                 decision.ask_again()
             else:
                 decision.hear(trigger)

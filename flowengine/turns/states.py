@@ -30,7 +30,7 @@ class HeadSignal(StrEnum):
     DISPATCH = "dispatch"
     ENTER = "enter"  #: the first try of a model call has begun
     RECOVER = "recover"  #: a later try has begun: the one before it was lost, or failed
-    CONTINUE = "continue"  #: the next model call follows: every call was refused
+    CONTINUE = "continue"  #: the next model call follows: no call of the answer is waited for
     SUSPEND = "suspend"
     REPORT = "report"  #: of a call, while others are open
     RESUME = "resume"  #: the last report has arrived

@@ -177,7 +177,7 @@ class BatchSizing:
 
     def count(self, name: str, seconds: float, overhead: float = 0.0) -> None:
         """Count a try; `overhead` does not make its facet a slow one, but its batches smaller."""
-        is_slow = seconds > self._quick * _SLOW
+        is_slow = max(seconds, overhead) > self._quick * _SLOW
         facet = self._facets.get(name)
         if facet is None:
             facet = self._facets[name] = _Facet(0.0 if is_slow else seconds)
@@ -187,9 +187,8 @@ class BatchSizing:
         else:
             before = facet.average or seconds  # 0 if all tries so far were slow
             facet.average = before + (seconds - before) * _WEIGHT
-            facet.in_a_row += 1
-        if overhead or facet.overhead:
             facet.overhead += (overhead - facet.overhead) * _WEIGHT
+            facet.in_a_row += 1
 
     def is_quick(self, name: str) -> bool:
         facet = self._facets.get(name)
@@ -210,11 +209,11 @@ class BatchSizing:
     def quick(self, names: Iterable[str], last: str = "") -> list[str]:
         """Return the facets whose tasks may be claimed together, `last` being claimed last.
 
-        A facet with a recent slow try is among them only if it is `last`: it makes batches small,
-        and the batches of other facets need not be.
+        A facet with a recent slow try, or with overhead, is among them only if it is `last`: it
+        makes batches small, and the batches of other facets need not be.
         """
         quick = [name for name in names if self.is_quick(name)]
-        return [name for name in quick if name == last or not self._was_slow(name)]
+        return [name for name in quick if name == last or not self._makes_small(name)]
 
     def fitting(self, names: Iterable[str], seconds: float) -> int:
         """How many tasks of these facets to claim together, for at most `seconds` of work."""
@@ -226,6 +225,9 @@ class BatchSizing:
         rows = [self._facets[name].in_a_row for name in names if self._was_slow(name)]
         fitting = int(seconds / slowest)
         return max(1, min(fitting, _GROWTH * min(rows)) if rows else fitting)
+
+    def _makes_small(self, name: str) -> bool:
+        return self._was_slow(name) or self._facets[name].overhead > self._quick
 
     def _was_slow(self, name: str) -> bool:
         return self._facets[name].last_slow > self._clock() - _MEMORY

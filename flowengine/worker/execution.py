@@ -191,6 +191,10 @@ class Attempt:
         assert self._within is not None
         return self._within.call_tools(self, answer, calls)
 
+    @property
+    def lease(self) -> tuple[str, int]:
+        return self._task.uuid, self._task.lease
+
     def may_go_on(self, seconds: float) -> bool:
         assert self._within is not None
         return not self._has_lost_lease and self._within.may_go_on(self, seconds)

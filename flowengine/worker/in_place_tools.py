@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowengine.agents.profiles import call_program
-from flowengine.agents.tools_in_place import CONTROL, ToolInPlace
+from flowengine.agents.tools_in_place import CONTROL, NUMBER, ToolInPlace
 from flowengine.authoring import EventFacet
 from flowengine.engine import Engine
 from flowengine.evaluator import TaskDefinition
@@ -62,7 +62,7 @@ class InPlaceTools:
         with self._policy.timeouts.over(longest, expire, *about) as watched:
             for call, facet in quick:
                 current, began = call.facet, time.monotonic()
-                outcome = self._outcome(outer, call, facet, watched)
+                outcome = self._outcome(outer, answer, call, facet, watched)
                 if watched.has_expired:
                     break  # the answer is recorded: the report of this try will be refused
                 self._policy.sizing.count(call.facet, time.monotonic() - began)
@@ -124,26 +124,31 @@ class InPlaceTools:
         return known[1]
 
     def _outcome(
-        self, outer: Attempt, call: ToolInPlace, facet: Any, watched: WatchedCall
+        self,
+        outer: Attempt,
+        answer: Mapping[str, Json],
+        call: ToolInPlace,
+        facet: Any,
+        watched: WatchedCall,
     ) -> Succeeded | Failed | None:
         def beat(_: str | None) -> bool:
             # Without the progress: that of the model call is the draft of its answer.
             return not watched.has_expired and outer.beat(None)
 
-        task = _task_of(outer.task, call)
+        task = _task_of(outer.task, answer, call)
         open_log = outer.open_same_log if outer.has_log else None
         return executed_in_place(self._engine, task, facet, beat, open_log, outer)
 
 
-def _task_of(task: TaskDefinition, call: ToolInPlace) -> TaskDefinition:
-    """Return the call as a part of the task whose try makes it."""
+def _task_of(task: TaskDefinition, answer: Mapping[str, Json], call: ToolInPlace) -> TaskDefinition:
+    """Return the call as a part of the task whose try makes it, with a key of its own."""
     return TaskDefinition(
         uuid=task.uuid,
         name=call.facet,
         runner_id=task.runner_id,
         workflow_id=task.workflow_id,
         flow_id=call.program_hash,
-        step_id=id_within(task.step_id, "tool", call.place),
+        step_id=id_within(task.step_id, "tool", str(answer[NUMBER]), call.place),
         data=codec.plain(dict(call.arguments)),  # the code may change it
         step_key=task.step_key,
         step_path=task.step_path,

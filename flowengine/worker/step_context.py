@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from flowengine.agents.tools_in_place import InPlace
 from flowengine.engine import Engine
 from flowengine.engine.handles import executing
 from flowengine.errors import FlowengineError
+from flowengine.evaluator.records import id_within
 from flowengine.log_context import logged_step
 from flowengine.program.nodes import Json
 from flowengine.step_logs.try_log import TryLog
@@ -52,6 +54,16 @@ class StepContext:
     def set_overhead(self, seconds: float) -> None:
         """Set the seconds of the engine in this try: no slow facet, but fewer tasks in a batch."""
         self._set_overhead(seconds)
+
+    @contextmanager
+    def as_part(self, name: str, number: int) -> Iterator[None]:
+        """Inside, the code is called for a part of the step, with an idempotency key of its own."""
+        key = id_within(self.idempotency_key, name, number)
+        outer = _current.set(replace(self, idempotency_key=key))
+        try:
+            yield
+        finally:
+            _current.reset(outer)
 
     @property
     def cancel_token(self) -> CancelToken:

@@ -286,9 +286,9 @@ class TaskWorker:
             return 0
         batch, done, began = Batch(self.claimed_tasks, ours), 0, time.monotonic()
         try:
-            self._tries.prepare(ours)
             guard = self._guard.over(batch) if is_guarded else nullcontext()
             with guard, self._engine.database.keep_connection():
+                self._tries.prepare(ours)
                 while True:
                     entry = None if self._stopping else batch.next()
                     if entry is not None:

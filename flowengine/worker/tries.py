@@ -104,7 +104,9 @@ class Tries:
 
         What fails here is repeated by each try.
         """
-        calls = [e.task for e in entries if e.task.name.endswith(MODEL)]
+        tasks = (entry.task for entry in entries)
+        # One with a circuit enters when that lets it through.
+        calls = [task for task in tasks if task.name.endswith(MODEL) and not task.circuit]
         if len(calls) < 2 or not self._engine.database.has_server:
             return  # without round trips, one commit costs as much as several
         try:

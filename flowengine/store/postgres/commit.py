@@ -86,13 +86,16 @@ def _statement_of(plan: CommitPlan, guarded: bool, channel: str) -> tuple[str, l
     encodings, values = encode(plan, is_alone=is_alone or plan.agents is not None)
     agents = plan.agents
     profile = None if agents is None else agents.held_profile
+    task = None if agents is None else agents.held_task
     if profile is not None:
         values += profile
+    if task is not None:
+        values += (task[0], str(task[1]))
     if plan.notes:
         values.append(json.dumps(plan.notes))
     if agents is not None:
         is_one = len(plan.runs) <= 1 and len(agents.heads) <= 1
-        about = (channel, bool(plan.notes), profile is not None)
+        about = (channel, bool(plan.notes), profile is not None, task is not None)
         return whole_statement(encodings, is_one, *about), values
     return _statement(encodings, guarded, is_alone, channel, bool(plan.notes)), values
 

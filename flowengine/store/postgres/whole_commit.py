@@ -25,6 +25,12 @@ _HELD_PROFILE = (
     "SELECT 1 FROM flowengine_card WHERE project_id = %s::text AND card_id = %s::text FOR KEY SHARE"
 )
 
+#: A task whose row is locked counts as lost: this never waits while it holds the lock of a head.
+_HELD_TASK = (
+    "SELECT 1 FROM flowengine_task WHERE uuid = %s::text AND lease = %s::integer "
+    "AND state = 'running' FOR SHARE SKIP LOCKED"
+)
+
 
 @functools.cache
 def whole_statement(
@@ -33,6 +39,7 @@ def whole_statement(
     channel: str,
     has_notes: bool,
     holds_profile: bool,
+    holds_task: bool,
 ) -> str:
     """Build the statement of a commit with agents, which is written whole or not at all.
 
@@ -63,6 +70,9 @@ def whole_statement(
     if holds_profile:
         parts.append(f"held_profile AS ({_HELD_PROFILE})")
         checks.append("EXISTS (SELECT 1 FROM held_profile)")
+    if holds_task:
+        parts.append(f"held_task AS ({_HELD_TASK})")
+        checks.append("EXISTS (SELECT 1 FROM held_task)")
     held = " AND ".join(checks) or "true"
     parts.append(f"checked AS (SELECT 1 / (CASE WHEN {held} THEN 1 ELSE 0 END) AS held)")
     sent = [f"pg_notify('{channel}{FEED}', '')"] if "unnumbered" in names else []

@@ -344,8 +344,10 @@ def _current_runs(executor: Executor, plan: CommitPlan) -> set[str]:
 def _commit_whole(executor: Executor, plan: CommitPlan, guarded: bool) -> set[str]:
     """Write a plan with agents if no guard refuses a row of it; else nothing."""
     runs = _current_runs(executor, plan) if guarded else {run.run_id for run in plan.runs}
-    filled = plan.filled()
+    filled, held = plan.filled(), None if plan.agents is None else plan.agents.held_task
     if len(runs) < len(plan.runs):
+        raise CommitRefused
+    if held is not None and executor.rows(_COUNT_HELD, held) != [(1,)]:
         raise CommitRefused
     for name, rows in filled:
         if name in _CHECKS:

@@ -11,10 +11,11 @@ import psycopg
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from flowengine import event_facet
+from flowengine import current_step, event_facet
 from flowengine.agents import Budget, TurnHandle, agent, agents_of
 from flowengine.agents.enqueue import NewTurn
 from flowengine.authoring import Retry
+from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Lost
 from flowengine.models import Answer, ModelRequest, ScriptedModel, ToolCall
 from flowengine.models.messages import StopReason, Usage
@@ -25,6 +26,7 @@ from tests.integration.functions.workers import IN_PLACE, Worked, worked
 from tests.servers import PostgresServer
 
 _made: list[str] = []  #: calls of the model and of tools, in their order
+_keys: list[tuple[str, str]] = []  #: the same, with their idempotency keys
 _plan: list[Answer | str] = []
 _before: dict[str, Callable[[], object]] = {}  #: what happens when a call is made the first time
 
@@ -33,6 +35,7 @@ pytestmark = pytest.mark.each_database
 
 def _script(request: ModelRequest) -> Answer | str:
     spoken = sum(message.role == "assistant" for message in request.messages)
+    _keys.append((f"model {spoken}", current_step().idempotency_key))
     _note(f"model {spoken}")
     return _plan[spoken]
 
@@ -51,6 +54,7 @@ def _look(*words: str) -> Answer:
 @event_facet(name="tests.asks_again.look", effects=False)
 def look(word: str) -> str:
     """Look a word up."""
+    _keys.append((f"look {word}", current_step().idempotency_key))
     _note(f"look {word}")
     return f"found {word}"
 
@@ -103,6 +107,7 @@ def _learn(work: Worked) -> None:
 def _send(work: Worked, *steps: Answer | str, by: Any = clerk) -> TurnHandle[Any]:
     _plan[:], _made[:] = steps, []
     _before.clear()
+    _keys.clear()
     new = NewTurn(project="", agent="", profile=by.profile, instruction="settle this")
     return agents_of(work.engine).send(new)
 
@@ -288,6 +293,44 @@ def test_an_answer_whose_recording_is_not_known_is_recorded_once(
     assert ends == ["completed", "failed", "completed"]
 
 
+def test_each_call_of_a_run_has_a_key_of_its_own(work: Worked) -> None:
+    turn = _send(work, _look("cup", "pot"), _look("tea"), "done")
+
+    def fail() -> None:
+        raise RuntimeError("the provider is away")
+
+    _before["model 1"] = fail
+    work.settle()
+    assert turn.result(timeout=0) == "done"
+    assert [call for call, _ in _keys].count("model 1") == 2
+    assert len(set(_keys)) == len({key for _, key in _keys}) == 6  # a repeated call has its key
+
+
+def test_a_try_that_has_lost_its_lease_records_nothing(
+    work: Worked, database_url: str, tmp_path: Path
+) -> None:
+    turn = _send(work, _look("cup"), _look("pot"), "done")
+
+    def lose() -> None:
+        with worked(database_url, tmp_path / "other", **IN_PLACE) as other:
+            assert other.engine.report(_running_task(other), Lost("its process is gone"))
+
+    _before["look cup"] = lose
+    assert work.worker.drain("default")
+    work.settle()
+    assert turn.result(timeout=0) == "done"
+    again = ["model 0", "look cup", "model 1", "look pot", "model 2"]
+    assert _made == ["model 0", "look cup", *again]
+
+
+def _running_task(work: Worked) -> TaskDefinition:
+    with work.engine.database.read() as session:
+        query = "SELECT run_id FROM flowengine_task WHERE state = 'running'"
+        ((run_id,),) = session.rows(query)
+    (task,) = work.engine.tasks(run_id)
+    return task
+
+
 def test_a_late_try_records_nothing_after_another_one_has_entered(
     work: Worked, database_url: str, tmp_path: Path
 ) -> None:
@@ -296,11 +339,7 @@ def test_a_late_try_records_nothing_after_another_one_has_entered(
     def recover() -> None:
         """Another process takes the try for lost, and goes on with the turn up to its end."""
         with worked(database_url, tmp_path / "other", **IN_PLACE) as other:
-            with other.engine.database.read() as session:
-                query = "SELECT run_id FROM flowengine_task WHERE state = 'running'"
-                ((run_id,),) = session.rows(query)
-            (task,) = other.engine.tasks(run_id)
-            assert other.engine.report(task, Lost("its process is gone"))
+            assert other.engine.report(_running_task(other), Lost("its process is gone"))
             other.settle()
         kept.extend(_cards(work, turn))
 

@@ -80,3 +80,26 @@ def test_overhead_makes_batches_smaller_and_no_facet_slow() -> None:
     for _ in range(50):
         sizing.count("f", 0.0001)
     assert sizing.fitting(["f"], 0.025) > 100, "the overhead is over"
+
+
+def test_overhead_of_one_facet_does_not_shrink_the_batches_of_others() -> None:
+    sizing = BatchSizing(0.002)
+    for _ in range(3):
+        sizing.count("plain", 0.0005)
+        sizing.count("agent", 0.0001, overhead=0.008)
+    names = ["plain", "agent"]
+    assert sizing.quick(names, last="plain") == ["plain"]
+    assert sizing.quick(names, last="agent") == names, "it was claimed last"
+
+
+def test_a_try_with_much_overhead_is_a_slow_one() -> None:
+    """The engine has waited for its database, or a further model call was slow."""
+    now = [0.0]
+    sizing = BatchSizing(0.002, clock=lambda: now[0])
+    for _ in range(10):
+        sizing.count("agent", 0.0001)
+    sizing.count("agent", 0.0001, overhead=30.0)
+    assert not sizing.is_quick("agent"), "one at a time, until a try is quick again"
+    sizing.count("agent", 0.0001)
+    now[0] = 11
+    assert sizing.fitting(["agent"], 0.025) > 100, "the slow try is forgotten"
