@@ -25,6 +25,10 @@ _WEIGHT = 0.2  # of the latest try in the moving average
 _SLOW = 10.0  # multiple of `quick_seconds` above which a try is slow
 _MEMORY = 10.0  # seconds for which a slow try is remembered
 _SHOWN = 3  # tasks that a log line names
+# Of the overhead that counts for the size of a batch. Callers ask for half of the time after which
+# the guard releases unstarted tasks; tasks with overhead may take all of it: each claim of a batch
+# costs as much as some of them.
+_OF_OVERHEAD = 0.5
 _GROWTH = 3  # tasks of a batch for each consecutive quick try
 
 
@@ -219,7 +223,7 @@ class BatchSizing:
         """How many tasks of these facets to claim together, for at most `seconds` of work."""
         names = list(names)
         facets = [self._facets[name] for name in names]
-        slowest = max((facet.average + facet.overhead for facet in facets), default=0.0)
+        slowest = max((f.average + f.overhead * _OF_OVERHEAD for f in facets), default=0.0)
         if not slowest:
             return 1
         rows = [self._facets[name].in_a_row for name in names if self._was_slow(name)]
