@@ -97,7 +97,7 @@ class Outcome(NamedTuple):
 
     info: TurnInfo
     profile_id: str
-    deliverable: Card | None  #: while the turn goes on
+    deliverable: Card | None  #: None while the turn goes on
 
 
 class Cards(Part):
@@ -131,7 +131,7 @@ class Cards(Part):
         return self._cards(self._session.rows(_READ, (project, box_id, first)))
 
     def read_boxes(self, boxes: Sequence[tuple[str, str]]) -> list[list[Card]]:
-        """Return the cards of boxes in order, read by one statement; a box of a project each."""
+        """Return the cards of boxes, each given by project and id, read by one statement."""
         values = ", ".join(f"({at}, %s, %s)" for at in range(len(boxes)))
         text = in_dialect(_READ_BOXES.replace("{values}", values), self._session.dialect)
         rows = self._session.rows(text, [value for box in boxes for value in box])
