@@ -56,6 +56,7 @@ class LoadedFunction:
     kept: KeptFunction
     seen: int  #: ends of calls so far, as the function's row counts them
     ends: Sequence[CallEnd] = ()  #: for a coroutine that was kept; others replay their record
+    overhead: float = 0.0  #: seconds that the engine took to record calls in place
 
 
 class Activations:
@@ -112,7 +113,7 @@ class Activations:
         handler: Any = self._find(task.name)
         if not hasattr(handler, "durable"):
             return _failure(MissingCode(task.name))
-        with self._engine.database.autocommit() as session:
+        with self._engine.database.autocommit_read() as session:
             stored = session.calls.record(task.workflow_id, task.step_key, task.step_path)
         if stored is None or stored.step.id != task.step_id:
             return _retried(task)
@@ -138,7 +139,7 @@ class Activations:
 
     def _loaded_kept(self, task: TaskDefinition, kept: KeptFunction) -> LoadedFunction | Failed:
         path, activation = kept.function.path, kept.activation
-        with self._engine.database.autocommit() as session:
+        with self._engine.database.autocommit_read() as session:
             found = session.calls.ends(
                 task.workflow_id,
                 task.step_key,
@@ -161,8 +162,11 @@ class Activations:
         )
         try:
             report = functools.partial(self._engine.report, task)
-            with self.probe.over(task):
-                found = _advanced(kept, calls, loaded.ends, loaded.seen, report, self._warn)
+            try:
+                with self.probe.over(task):
+                    found = _advanced(kept, calls, loaded.ends, loaded.seen, report, self._warn)
+            finally:
+                loaded.overhead = calls.overhead
             if kept.activation.function.is_plain:
                 # A greenlet goes on in its own thread alone, and the next activation may be
                 # claimed by another one: it replays the record.

@@ -133,6 +133,7 @@ class InPlaceCalls:
         self._unrecorded: list[Step] = []  #: calls that were made, in order
         self._has_effects = False  #: whether one of them must be recorded before anything follows
         self.recorded = 0
+        self.overhead = 0.0  #: seconds that the statements which recorded them took
 
     def leading(self, calls: Sequence[FunctionCall], cancelled: Collection[int]) -> int:
         """Return how many of the first calls are to be made here."""
@@ -186,10 +187,12 @@ class InPlaceCalls:
             return
         task, calls, self._unrecorded = self._task, self._unrecorded, []
         self._has_effects = False
+        began = time.monotonic()
         with self._engine.database.autocommit() as session:
             if not session.calls.insert(calls, task.uuid, task.lease, calls[-1].updated):
                 raise LeaseLost
         self.recorded += len(calls)
+        self.overhead += time.monotonic() - began
 
     def _timed(
         self,

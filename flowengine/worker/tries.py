@@ -193,8 +193,9 @@ class Tries:
 
         None: another process has the activation.
         """
-        task = entry.task
+        task, began = entry.task, time.monotonic()
         loaded = self._activations.load(task) if task.data_type == ACTIVATION else None
+        loading = time.monotonic() - began
         self._claimed_tasks.start(entry)
         if loaded is None:
             return self._activations.start_run(task)
@@ -202,9 +203,11 @@ class Tries:
             return loaded
         entry.at_report = functools.partial(self._activations.settle, loaded)
         try:
-            return self._activations.run(
+            ended = self._activations.run(
                 loaded, functools.partial(self._beat, task), self._open_shared_log(entry)
             )
+            entry.overhead = loading + loaded.overhead
+            return ended
         except Divergence as problem:
             outcome = self._activations.diverged(task, problem)
             if outcome is None:

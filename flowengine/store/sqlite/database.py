@@ -28,6 +28,7 @@ from flowengine.store.sqlite.fork_gate import fork_gate
 
 _INSTRUCTIONS = 10_000  #: of SQLite's machine between two checks of a time limit
 _BUSY_TIMEOUT = 30.0  #: seconds that a connection waits for the write lock
+_KEPT = 4  # connections for queries that are kept between two uses, at most: the pool has five
 _creation = threading.Lock()
 
 
@@ -54,6 +55,8 @@ class SqliteDatabase(Database):
         #: The connection of `autocommit` between two uses: checking one out of the pool takes
         #: longer than some statements. Belongs to the thread that has the lock.
         self._kept: PoolProxiedConnection | None = None
+        self._kept_readers: list[PoolProxiedConnection] = []  #: those of `autocommit_read`
+        self._disconnects = 0  #: a connection that was checked out before the last one is not kept
         self._generations = itertools.count()
         # A database in memory is its one connection; a fork copies it with all its rows.
         if not is_in_memory:
@@ -61,7 +64,8 @@ class SqliteDatabase(Database):
             fork_gate.guard(self)
 
     def disconnect(self) -> None:
-        """Close the connections that no thread uses."""
+        """Close the connections that no thread uses; those in use are closed after their use."""
+        self._disconnects += 1  # first: a thread that keeps its connection looks at it again
         if self._writer.acquire(blocking=False):  # else a thread uses the kept one
             try:
                 kept, self._kept = self._kept, None
@@ -69,7 +73,14 @@ class SqliteDatabase(Database):
                     kept.close()
             finally:
                 self._writer.release()
+        self.close_readers()
         self.engine.dispose()
+
+    def close_readers(self) -> None:
+        """Close the connections of `autocommit_read` that no thread uses."""
+        with suppress(IndexError):  # emptied
+            while True:
+                self._kept_readers.pop().close()
 
     def close(self) -> None:
         self.disconnect()
@@ -111,6 +122,9 @@ class SqliteDatabase(Database):
     def autocommit(self) -> AbstractContextManager[SqlSession]:
         return _Autocommit(self)
 
+    def autocommit_read(self) -> AbstractContextManager[SqlSession]:
+        return self.autocommit() if self.file is None else _AutocommitRead(self)
+
     @contextmanager
     def optimistic(self) -> Iterator[SqlSession]:
         with self.autocommit() as session, session.executor.atomic():
@@ -136,12 +150,13 @@ class _Autocommit:
         except BaseException:  # Ctrl-C while it waits
             self._leave_gate()
             raise
+        self._disconnects = database._disconnects
         try:
             kept, database._kept = database._kept, None
             self._proxy = kept or database.engine.raw_connection()
         except BaseException as problem:
             self._leave()
-            self._translate(problem)
+            _raise_translated(database, problem)
             raise
         return database.session(SqliteExecutor(self._proxy.driver_connection))
 
@@ -151,14 +166,16 @@ class _Autocommit:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        database = self._database
+        is_connected = self._disconnects == database._disconnects
         try:
-            if problem is None and self._database.file is not None:
-                self._database._kept = self._proxy
+            if problem is None and is_connected and database.file is not None:
+                database._kept = self._proxy
             else:
                 self._proxy.close()
         finally:
             self._leave()
-        self._translate(problem)
+        _raise_translated(database, problem)
 
     def _leave(self) -> None:
         self._database._writer.release()
@@ -168,10 +185,52 @@ class _Autocommit:
         if self._database.file is not None:
             fork_gate.leave()
 
-    def _translate(self, problem: BaseException | None) -> None:
-        if isinstance(problem, sqlite3.Error):
-            with self._database.translated_errors():
-                raise DBAPIError.instance(None, None, problem, sqlite3.Error) from problem
+
+class _AutocommitRead:
+    """Check out a bare connection to a file for queries: a reader waits for no writer."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    def __enter__(self) -> SqlSession:
+        database = self._database
+        fork_gate.enter()
+        self._disconnects = database._disconnects
+        try:
+            try:
+                self._proxy = database._kept_readers.pop()
+            except IndexError:
+                self._proxy = database.engine.raw_connection()
+        except BaseException as problem:
+            fork_gate.leave()
+            _raise_translated(database, problem)
+            raise
+        return database.session(SqliteExecutor(self._proxy.driver_connection))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        database, kept = self._database, self._database._kept_readers
+        try:
+            if problem is None and self._disconnects == database._disconnects and len(kept) < _KEPT:
+                kept.append(self._proxy)
+                if self._disconnects != database._disconnects:
+                    database.close_readers()
+            else:
+                self._proxy.close()
+        finally:
+            fork_gate.leave()
+        _raise_translated(database, problem)
+
+
+def _raise_translated(database: SqliteDatabase, problem: BaseException | None) -> None:
+    """Raise an error of the driver as SQLAlchemy does."""
+    if isinstance(problem, sqlite3.Error):
+        with database.translated_errors():
+            raise DBAPIError.instance(None, None, problem, sqlite3.Error) from problem
 
 
 class SqliteExecutor:
