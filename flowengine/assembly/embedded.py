@@ -29,7 +29,7 @@ from celery.worker import WorkController
 from flowengine.assembly.launcher import EngineLauncher
 from flowengine.assembly.process_lock import ProcessLock, lock_is_free
 from flowengine.authoring import event_facet_names
-from flowengine.dispatch import LocalNotifier
+from flowengine.dispatch import LocalNotifier, ProcessLoad
 from flowengine.engine import Engine, liveness
 from flowengine.engine.deaths import death_rule, lock_probe
 from flowengine.engine.hooks import SIGNALS
@@ -82,12 +82,18 @@ class Embedded:
         )
         queue = f"flowengine.{boot_id}"  # the in-process transport is shared by the whole process
         self._app = _celery_app(queue, settings)
-        self._notifier = LocalNotifier(self._app, threads=settings.concurrency, queue=queue)
+        # A server works while a thread waits for it, so more threads are of use.
+        load = None if self.database.has_server else ProcessLoad()
+        self._notifier = LocalNotifier(
+            self._app, threads=settings.concurrency, queue=queue, load=load
+        )
         self.engine = Engine(self.database, notifier=self._notifier, settings=settings)
         if settings.outcome_signals:
             self.engine.hooks.add_sink(SIGNALS, send_signals)
         identity = WorkerIdentity(self._server.uuid, boot_id, os.getpid())
-        self._task_worker = TaskWorker(self.engine, identity, event_facet_names)
+        self._task_worker = TaskWorker(
+            self.engine, identity, event_facet_names, promise=self._notifier.promise
+        )
         register_celery_tasks(self._app, self, outage_log(settings.database_url))
         self._is_closed = False
         self._window = LivenessWindow(0, liveness.longest_unnoticed_gap(settings))
@@ -284,7 +290,7 @@ class _WorkerThread:
             # Repeatedly: a consumer that starts just now sets its state to RUN.
             self._controller.consumer.blueprint.state = bootsteps.CLOSE
             notifier.forget()
-            notifier.notify({"default": 1})  # a consumer reads its state after each message
+            notifier.repeat({"default": 1})  # a consumer reads its state after each message
             self._thread.join(0.05)
         self._controller.pool.join(0.5)
 

@@ -4,12 +4,15 @@ A message carries no state: it names a task list, and its consumer looks into th
 due tasks. A lost message costs time, a surplus one costs a query.
 """
 
-from flowengine.dispatch.notifier import (
-    CeleryNotifier,
-    Group,
-    LocalNotifier,
-    Notifier,
-    NullNotifier,
-)
+from flowengine.dispatch.local_notifier import ClaimPromise, LocalNotifier, ProcessLoad
+from flowengine.dispatch.notifier import CeleryNotifier, Group, Notifier, NullNotifier
 
-__all__ = ["CeleryNotifier", "Group", "LocalNotifier", "Notifier", "NullNotifier"]
+__all__ = [
+    "CeleryNotifier",
+    "ClaimPromise",
+    "Group",
+    "LocalNotifier",
+    "Notifier",
+    "NullNotifier",
+    "ProcessLoad",
+]

@@ -286,36 +286,3 @@ def _forget(group_result: Any) -> None:
     """Drop the results of a chord's headers, which a backend keeps until they arrive."""
     for result in getattr(group_result, "results", None) or ():
         result.backend.remove_pending_result(result)
-
-
-class LocalNotifier(CeleryNotifier):
-    """Wakes the threads of this process alone, through one queue.
-
-    At most one wake-up of a list is sent per thread: a further one would find nothing.
-    """
-
-    def __init__(self, app: Any, *, threads: int, queue: str) -> None:
-        super().__init__(app, most=threads, control_queue=queue)
-
-    def notify(self, due: Mapping[str, int]) -> None:
-        self._notify_now(due)
-
-    def repeat(self, due: Mapping[str, int]) -> None:
-        self._notify_now(due)
-
-    def pass_on(self, task_list: str, wake: int, hops: int) -> None:
-        return None  # every thread has the same code
-
-    def _queue_name(self, task_list: str) -> str:
-        return self._control_queue
-
-    def _has_room(self, task_list: str) -> bool:
-        with self._lock:
-            has_room = self._outstanding[task_list] < self._most
-            self._outstanding[task_list] += has_room
-            return has_room
-
-    def forget(self) -> None:
-        """Take all wake-ups for lost. One that never arrived must not suppress the next."""
-        with self._lock:
-            self._outstanding.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -56,7 +57,7 @@ class LoadedFunction:
     kept: KeptFunction
     seen: int  #: ends of calls so far, as the function's row counts them
     ends: Sequence[CallEnd] = ()  #: for a coroutine that was kept; others replay their record
-    overhead: float = 0.0  #: seconds that the engine took to record calls in place
+    seconds: float = 0.0  #: that its code and that of its calls in place took
 
 
 class Activations:
@@ -80,6 +81,10 @@ class Activations:
         self._strict = strict
         self._warned: OrderedDict[str, None] = OrderedDict()  #: functions with other arguments
         self.probe = ActivationProbe()
+        # The code of a function does not wait. In a process that has its database in itself its
+        # thread waits for others, which says nothing about it: there processor time is measured.
+        has_server = engine.database.has_server
+        self.clock: Callable[[], float] = time.monotonic if has_server else time.thread_time
 
     def execute(
         self,
@@ -162,11 +167,11 @@ class Activations:
         )
         try:
             report = functools.partial(self._engine.report, task)
-            try:
-                with self.probe.over(task):
-                    found = _advanced(kept, calls, loaded.ends, loaded.seen, report, self._warn)
-            finally:
-                loaded.overhead = calls.overhead
+            with self.probe.over(task):
+                found, seconds = _advanced(
+                    *(kept, calls, loaded.ends, loaded.seen, report, self._warn, self.clock)
+                )
+            loaded.seconds = seconds + calls.seconds
             if kept.activation.function.is_plain:
                 # A greenlet goes on in its own thread alone, and the next activation may be
                 # claimed by another one: it replays the record.
@@ -247,8 +252,11 @@ def _advanced(
     seen: int,
     report: Callable[[ActivationEnded], object],
     warn: Callable[[KeptFunction, DifferentArguments], object],
-) -> ActivationEnded:
-    """Run a function, with its calls in place, until it waits for others; return its report.
+    clock: Callable[[], float],
+) -> tuple[ActivationEnded, float]:
+    """Run a function, with its calls in place, until it waits for others.
+
+    Return its report, and the seconds that its own code took.
 
     `report` ends the activation at once, because a call in place has not returned in time.
     """
@@ -262,7 +270,9 @@ def _advanced(
         # Ends in front of the call are recorded, and not told yet.
         return report_of(reached, seen, failed, is_partial=first > 0)
 
+    began = clock()
     progress = activation.advance(ends)
+    seconds = clock() - began
     failed: Failed | None = None
     while True:
         if progress.warning is not None:
@@ -288,13 +298,15 @@ def _advanced(
         del unmade[: len(made)]
         if not made:
             break
+        began = clock()
         progress = activation.advance(made)
+        seconds += clock() - began
     calls.record()
     found = replace(reported(failed), in_place=calls.recorded)
     kept.unreported = unmade[len(found.calls) :]
     left = {call.number for call in kept.unreported}
     kept.unreported_cancels = [number for number in cancelled if number in left]
-    return found
+    return found, seconds
 
 
 def report_of(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from flowengine.dispatch import ClaimPromise
 from flowengine.evaluator.triggers import Outcome
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimState
 
@@ -35,8 +36,14 @@ _GROWTH = 3  # tasks of a batch for each consecutive quick try
 class Batch:
     """The order in which one thread starts and reports tasks."""
 
-    def __init__(self, claimed: ClaimedTasks, entries: Iterable[ClaimedTask]) -> None:
-        self._claimed = claimed
+    def __init__(
+        self,
+        claimed: ClaimedTasks,
+        entries: Iterable[ClaimedTask],
+        promise: ClaimPromise | None = None,
+    ) -> None:
+        self._claimed, self.promise = claimed, promise
+        self._started = claimed.clock()
         self._lock = threading.Lock()
         self._unstarted = deque(entries)
         self._finished: list[ClaimedTask] = []
@@ -50,6 +57,7 @@ class Batch:
             while self._unstarted:
                 entry = self._unstarted.popleft()
                 if entry.state == ClaimState.CLAIMED:  # a process that ends releases them
+                    self._started = self._claimed.clock()
                     return entry
             return None
 
@@ -84,6 +92,10 @@ class Batch:
         """Return the tasks that wait here to be reported or to be started."""
         with self._lock:
             return [*self._finished, *self._unstarted]
+
+    def is_slow(self, max_wait: float) -> bool:
+        """Whether the task that was started last, or the report behind it, takes longer."""
+        return self._claimed.clock() - self._started > max_wait
 
     def is_stuck(self, max_wait: float) -> bool:
         """Whether a task has waited here for longer, to be started or to be reported."""
@@ -136,6 +148,8 @@ class BatchGuard:
             for batch in batches:
                 waiting: list[ClaimedTask] = []
                 try:
+                    if batch.promise is not None and batch.is_slow(self._max_wait):
+                        batch.promise.withdraw()
                     if batch.is_stuck(self._max_wait):
                         waiting = batch.waiting()
                         self._empty(batch)

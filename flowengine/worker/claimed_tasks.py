@@ -109,7 +109,7 @@ class ClaimedTask:
 
     __slots__ = (
         *("at_report", "key", "log", "lose", "mark", "overhead", "record", "report"),
-        *("since", "state", "task"),
+        *("seconds", "since", "state", "task"),
     )
 
     task: TaskDefinition  #: missing in an entry that is disowned before its claim's response
@@ -121,6 +121,7 @@ class ClaimedTask:
         self.mark: int | None = None  #: its slot among the in-flight markers
         self.lose: Callable[[], object] = _no_try  #: called when the lease of its try is lost
         self.overhead = 0.0  #: seconds of its try that the engine took, and not the facet
+        self.seconds: float | None = None  #: of its code, if it is known; else the rest of its try
         self.log: Callable[[], TryLog | None] = _no_log  #: returns the log, if there are lines
         #: Called when the database has accepted its report, or has not.
         self.at_report: Callable[[bool], object] = _no_activation

@@ -133,7 +133,7 @@ class InPlaceCalls:
         self._unrecorded: list[Step] = []  #: calls that were made, in order
         self._has_effects = False  #: whether one of them must be recorded before anything follows
         self.recorded = 0
-        self.overhead = 0.0  #: seconds that the statements which recorded them took
+        self.seconds = 0.0  #: that their code took
 
     def leading(self, calls: Sequence[FunctionCall], cancelled: Collection[int]) -> int:
         """Return how many of the first calls are to be made here."""
@@ -165,8 +165,10 @@ class InPlaceCalls:
             outcome = self._executed(step, call, code, self._beat)
         else:
             outcome = self._timed(step, call, code, expire, timeout)
+        seconds = time.monotonic() - began
+        self.seconds += seconds
         if self._policy is not None and call.kind is CallKind.EVENT:
-            self._policy.sizing.count(call.facet, time.monotonic() - began)
+            self._policy.sizing.count(call.facet, seconds)
         if not isinstance(outcome, Succeeded):
             return outcome
         now = self._engine.database.now()
@@ -187,12 +189,10 @@ class InPlaceCalls:
             return
         task, calls, self._unrecorded = self._task, self._unrecorded, []
         self._has_effects = False
-        began = time.monotonic()
         with self._engine.database.autocommit() as session:
             if not session.calls.insert(calls, task.uuid, task.lease, calls[-1].updated):
                 raise LeaseLost
         self.recorded += len(calls)
-        self.overhead += time.monotonic() - began
 
     def _timed(
         self,

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 
 from flowengine.agents import agents_of
 from flowengine.authoring import event_facet_named
+from flowengine.dispatch import ClaimPromise
 from flowengine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.evaluator import TaskDefinition
@@ -48,13 +49,15 @@ class TaskWorker:
         storable: Storable | None = None,
         async_limit: int = 0,
         gate: ItemGate | None = None,
+        promise: Callable[[str], ClaimPromise] | None = None,
     ) -> None:
         """`show` is called for each try that has ended, `flush` after some of them.
 
         `names` are the facets that `find` has code for. `storable` checks outcomes in place of the
         engine, `async_limit` replaces the setting `async_concurrency`, `gate` lets claimed tasks
-        start.
+        start. Threads that work on quick tasks `promise` to claim from the task list again.
         """
+        self._promise = promise
         self._engine, self._identity, self._names, self._lists = engine, identity, names, lists
         # Every process that works on runs wakes agents, and recovers them if it is the watchdog.
         agents_of(engine)
@@ -109,22 +112,42 @@ class TaskWorker:
         """
         self._background.begin()  # before a claim: its response may be lost
         time_slice = self._time_slice()
+        promise = None if self._promise is None else self._promise(task_list)
+        try:
+            return self._drain(task_list, wake, time_slice, promise)
+        finally:
+            if promise is not None:
+                promise.withdraw()
+
+    def _drain(
+        self, task_list: str, wake: int, time_slice: TimeSlice, promise: ClaimPromise | None
+    ) -> int:
         done = 0
         while not self._stopping:
+            if promise is not None:
+                wake = max(wake, promise.claim())
             claim = self._claim(task_list, wake)
             if not claim.tasks:
-                return done
+                if promise is None or promise.end():
+                    return done
+                continue
+            if promise is not None:
+                promise.claimed(all(self._sizing.is_quick(task.name) for task in claim.tasks))
             if claim.is_more and wake > 1:
                 self._wake_others(task_list, wake - 1, one_by_one=len(claim.tasks) > 1)
                 wake = 1
             elif claim.passed_over:
                 self._engine.notifier.notify({task_list: claim.passed_over})
-            done += self._work_through(claim.tasks, time_slice)
+            done += self._work_through(claim.tasks, time_slice, promise=promise)
             # Tasks that became due since then have a wake-up of their own, which a server with
             # limits may have answered without room for them.
-            if not claim.is_more and not claim.is_limited:
+            if promise is not None and promise.leave_to_others():
+                return done
+            if not claim.is_more and not claim.is_limited and (promise is None or promise.end()):
                 return done
             if time_slice.has_elapsed:
+                if promise is not None:
+                    promise.withdraw()
                 self._engine.notifier.notify(dict.fromkeys((task_list, *claim.full_lists), 1))
                 return done
         return done
@@ -276,6 +299,7 @@ class TaskWorker:
         *,
         in_chord: bool = False,
         is_guarded: bool = True,
+        promise: ClaimPromise | None = None,
     ) -> int:
         """Work on claimed tasks, and on their continuations, until the batch is empty.
 
@@ -284,7 +308,7 @@ class TaskWorker:
         ours = self.client.take(tasks)
         if not ours:
             return 0
-        batch, done, began = Batch(self.claimed_tasks, ours), 0, time.monotonic()
+        batch, done, began = Batch(self.claimed_tasks, ours, promise), 0, time.monotonic()
         try:
             guard = self._guard.over(batch) if is_guarded else nullcontext()
             with guard, self._engine.database.keep_connection():
@@ -292,6 +316,8 @@ class TaskWorker:
                 while True:
                     entry = None if self._stopping else batch.next()
                     if entry is not None:
+                        if promise is not None and not self._sizing.is_quick(entry.task.name):
+                            promise.withdraw()
                         done += self._tries.run(entry, batch)
                     elif batch.has_finished:
                         # They stay in the batch, which is emptied whatever this raises.

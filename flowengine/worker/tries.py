@@ -153,9 +153,14 @@ class Tries:
             return False
         lines = entry.log()
         others = 0.0 if lines is None else lines.seconds
-        overhead = entry.overhead
         self._settle(
-            task, begun, began, lambda outcome: batch.finish(entry, outcome), others, overhead
+            task,
+            begun,
+            began,
+            lambda outcome: batch.finish(entry, outcome),
+            others,
+            entry.overhead,
+            entry.seconds,
         )
         if entry.state == ClaimState.RELEASED:  # the process ends: nothing is reported
             entry.at_report(False)
@@ -193,9 +198,9 @@ class Tries:
 
         None: another process has the activation.
         """
-        task, began = entry.task, time.monotonic()
+        task, clock = entry.task, self._activations.clock
+        began = clock()
         loaded = self._activations.load(task) if task.data_type == ACTIVATION else None
-        loading = time.monotonic() - began
         self._claimed_tasks.start(entry)
         if loaded is None:
             return self._activations.start_run(task)
@@ -206,7 +211,8 @@ class Tries:
             ended = self._activations.run(
                 loaded, functools.partial(self._beat, task), self._open_shared_log(entry)
             )
-            entry.overhead = loading + loaded.overhead
+            entry.seconds = loaded.seconds
+            entry.overhead = max(0.0, clock() - began - loaded.seconds)
             return ended
         except Divergence as problem:
             outcome = self._activations.diverged(task, problem)
@@ -268,16 +274,20 @@ class Tries:
         finish: Callable[[Outcome], T],
         others: float = 0.0,
         overhead: float = 0.0,
+        code_seconds: float | None = None,
     ) -> T:
         """Check the outcome of a try and finish it with that; then count and show it.
 
         The seconds that its lines took (`others`) do not make a quick facet slow: batches stay as
-        large. Those that the engine took inside the try (`overhead`) make batches smaller.
+        large. Those that the engine took inside the try (`overhead`) make batches smaller. An
+        activation measures the seconds of its code itself.
         """
         outcome = self._checked(task, outcome)
         seconds = time.monotonic() - began
         finished = finish(outcome)
-        self._sizing.count(task.name, max(0.0, seconds - others - overhead), overhead)
+        if code_seconds is None:
+            code_seconds = seconds - overhead
+        self._sizing.count(task.name, max(0.0, code_seconds - others), overhead)
         self._counters.count(task, outcome)
         if self._show is not None:
             self._show(task, outcome, seconds)
