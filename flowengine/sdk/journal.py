@@ -118,7 +118,7 @@ class Journal:
         try:
             with self._engine.database.write() as session:
                 row.updated = now = session.now()
-                is_held = session.calls.insert([row], task.uuid, task.lease, now)
+                is_held = session.calls.insert([row], task.uuid, task.lease, now)()
                 if is_held:
                     session.reports.heartbeat(task.uuid, task.lease, now, json.dumps(shown))
         except Exception as problem:

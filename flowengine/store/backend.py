@@ -123,8 +123,13 @@ class Dialect(Protocol):
     def commit(self, executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
         """Write a commit plan; return the runs whose part was written."""
 
-    def insert_calls(self, executor: Executor, plan: CommitPlan, task_id: str, lease: int) -> bool:
-        """Insert the steps of a plan, with their payloads, if a task is held under its lease."""
+    def insert_calls(
+        self, executor: Executor, plan: CommitPlan, task_id: str, lease: int
+    ) -> Callable[[], bool]:
+        """Insert the steps of a plan, with their payloads, if a task is held under its lease.
+
+        The result is called in this session or a later one of the thread: whether it was held.
+        """
 
     def stream_commits(
         self, executor: Executor

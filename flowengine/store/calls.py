@@ -6,7 +6,7 @@ The keys of a function's calls are one range of the index of keys, in the order 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flowengine.evaluator import Step
@@ -78,11 +78,14 @@ class Calls(Part):
         rows = self._session.rows(_LAST, _range(run_id, path))
         return int(rows[0][0]) if rows else None
 
-    def insert(self, calls: Sequence[Step], task_id: str, lease: int, now: int) -> bool:
-        """Insert calls that the activation has made itself; False if it has lost its lease.
+    def insert(
+        self, calls: Sequence[Step], task_id: str, lease: int, now: int
+    ) -> Callable[[], bool]:
+        """Insert calls that the activation has made itself.
 
         One statement, which locks the task's row and no other: a process that takes the lease away
-        waits for it, or is seen by it.
+        waits for it, or is seen by it. The server may still execute it. The result is called in
+        this session or a later one of this thread, and waits for it: False if the lease was lost.
         """
         plan = CommitPlan()
         plan.add_steps(calls, (), {})

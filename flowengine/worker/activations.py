@@ -293,8 +293,7 @@ def _advanced(
                 failed = end
                 break
             made.append(end)
-        if calls.is_due():
-            calls.record()
+        calls.record_due()
         del unmade[: len(made)]
         if not made:
             break

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 from flowengine.engine import Engine
@@ -132,6 +133,8 @@ class InPlaceCalls:
         self._ends = time.monotonic() + (policy.time_slice if policy else 0.0)
         self._unrecorded: list[Step] = []  #: calls that were made, in order
         self._has_effects = False  #: whether one of them must be recorded before anything follows
+        #: Tells whether the last ones were recorded, if that was not waited for.
+        self._is_recorded: Callable[[], bool] | None = None
         self.recorded = 0
         self.seconds = 0.0  #: that their code took
 
@@ -157,8 +160,10 @@ class InPlaceCalls:
         if call.kind is CallKind.EVENT:
             code = self._find(call.facet) or code
         has_effects, timeout = call.options.effects, call.options.timeout
-        if self._unrecorded and has_effects and (timeout or not self._has_effects):
+        if has_effects and (timeout or not self._has_effects):
             self.record()
+        elif timeout and self._is_recorded is not None:
+            self._await_record()  # another thread may have to record the calls behind it
         step = in_place_row(self._function, call, self._engine.database.now())
         began = time.monotonic()
         if timeout is None or self._policy is None:
@@ -179,20 +184,50 @@ class InPlaceCalls:
         self._has_effects = self._has_effects or has_effects
         return CallEnd(call.number, now, result_of(step.returns))
 
-    def is_due(self) -> bool:
-        """Whether the calls that were made must be recorded before their ends are told."""
-        return self._has_effects or len(self._unrecorded) >= MAX_UNRECORDED
+    def record_due(self) -> None:
+        """Record the calls that must be recorded before their ends are told; raises LeaseLost."""
+        if self._has_effects:
+            self.record()
+        elif len(self._unrecorded) >= MAX_UNRECORDED:
+            self.record(wait=False)
 
-    def record(self) -> None:
-        """Record the calls that were made; raises LeaseLost."""
-        if not self._unrecorded:
+    def record(self, *, wait: bool = True) -> None:
+        """Record the calls that were made; raises LeaseLost.
+
+        Without `wait` a database server may still be writing them when this returns: calls without
+        effects can go on. The next record, or the end of the activation, waits for it.
+        """
+        if not self._unrecorded and self._is_recorded is None:
             return
         task, calls, self._unrecorded = self._task, self._unrecorded, []
         self._has_effects = False
         with self._engine.database.autocommit() as session:
-            if not session.calls.insert(calls, task.uuid, task.lease, calls[-1].updated):
+            before, self._is_recorded = self._is_recorded, None
+            if before is not None and not before():
+                raise LeaseLost
+            if not calls:
+                return
+            is_recorded = session.calls.insert(calls, task.uuid, task.lease, calls[-1].updated)
+            if not wait:
+                self._is_recorded = is_recorded
+            elif not is_recorded():
                 raise LeaseLost
         self.recorded += len(calls)
+
+    def _await_record(self) -> None:
+        unrecorded, self._unrecorded = self._unrecorded, []
+        try:
+            self.record()
+        finally:
+            self._unrecorded = unrecorded
+
+    def _record_before_expiry(self) -> None:
+        """Record the calls in front of one that takes too long, without a gap.
+
+        Called by another thread, while the one of the activation is inside that call.
+        """
+        with suppress(LeaseLost):  # the report is refused, too
+            self.record()
 
     def _timed(
         self,
@@ -206,7 +241,12 @@ class InPlaceCalls:
         silent = Failed({"type": TIMEOUT, "message": message})
         assert self._policy is not None
         timeouts = self._policy.timeouts
-        with timeouts.over(timeout, lambda: expire(silent), step.run_id, step.path) as watched:
+
+        def report() -> None:
+            self._record_before_expiry()
+            expire(silent)
+
+        with timeouts.over(timeout, report, step.run_id, step.path) as watched:
 
             def beat(progress: str | None) -> bool:
                 watched.beat()

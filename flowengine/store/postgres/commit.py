@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 
 from flowengine.store.backend import Executor
 from flowengine.store.commits import CommitPlan, CommitRefused
@@ -54,13 +55,23 @@ def write(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
     return written if plan.agents is None else plan.run_ids
 
 
-def insert_calls(executor: Executor, plan: CommitPlan, task_id: str, lease: int) -> bool:
-    """Insert the calls of an activation, if its task is held under its lease."""
+def insert_calls(
+    executor: Executor, plan: CommitPlan, task_id: str, lease: int
+) -> Callable[[], bool]:
+    """Insert the calls of an activation, if its task is held under its lease.
+
+    The server may still be at it when this returns; the result is waited for by the next statement
+    on the connection.
+    """
     encodings, values = encode(plan, is_alone=True)
     text, given = _calls_statement(encodings), [*values, task_id, str(lease)]
-    if isinstance(executor, PostgresExecutor):
-        return bool(executor.fetch_text_column(text, given))
-    return bool(executor.rows(text, given))
+    if not isinstance(executor, PostgresExecutor):
+        written = bool(executor.rows(text, given))
+    elif (sent := executor.send_text(text, given)) is not None:
+        return lambda: bool(sent.column())
+    else:
+        written = bool(executor.fetch_text_column(text, given))
+    return lambda: written
 
 
 @functools.cache

@@ -130,8 +130,15 @@ class PostgresDatabase(Database):
 
     def return_connection(self) -> None:
         proxy, self._kept.proxy = getattr(self._kept, "proxy", None), None
+        self._await_sent()
         if proxy is not None and proxy.is_valid:
             proxy.close()
+
+    def _await_sent(self) -> None:
+        """Wait for the statement that was sent on this thread's connection."""
+        sent, self._kept.sent = getattr(self._kept, "sent", None), None
+        if sent is not None:
+            sent.wait()
 
     # --- time ---
 
@@ -185,6 +192,7 @@ class _Autocommit:
         proxy = getattr(kept, "proxy", None)
         if proxy is not None and time.monotonic() - kept.used < _PING_AFTER:
             self._proxy = proxy
+            self._database._await_sent()
             return self._session()
         self._database.return_connection()
         pinging = self._database._pinging
@@ -208,8 +216,9 @@ class _Autocommit:
         if getattr(self._database._kept, "is_on", False):
             prepared = self._proxy.info.setdefault(_PREPARED, {})
         database = self._database
-        executor = PostgresExecutor(self._proxy.driver_connection, database._channel, prepared)
-        return database.session(executor)
+        driver = self._proxy.driver_connection
+        self._executor = PostgresExecutor(driver, database._channel, prepared)
+        return database.session(self._executor)
 
     def __exit__(
         self,
@@ -224,7 +233,10 @@ class _Autocommit:
             kept = self._database._kept
             if problem is None and getattr(kept, "is_on", False):
                 kept.proxy, kept.used = self._proxy, time.monotonic()
+                kept.sent = self._executor.sent
             else:
+                if self._executor.sent is not None:
+                    self._executor.sent.wait()
                 kept.proxy = None
                 if self._proxy.is_valid:
                     self._proxy.close()

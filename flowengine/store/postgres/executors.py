@@ -25,6 +25,33 @@ _SUCCESS = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 _statement_numbers = itertools.count()
 
 
+class SentStatement:
+    """A statement with text parameters that the server executes while this process goes on."""
+
+    def __init__(self, executor: PostgresExecutor, text: str, values: Sequence[str | None]) -> None:
+        self._executor, self._text, self._values = executor, text, values
+        self._column: list[str] = []
+        self._error: Exception | None = None
+        self._is_done = False
+
+    def wait(self) -> None:
+        """Wait for the end: only then can the connection execute another statement."""
+        if self._is_done:
+            return
+        self._is_done = True
+        try:
+            self._column = self._executor.received(self._text, self._values)
+        except Exception as problem:
+            self._error = problem
+
+    def column(self) -> list[str]:
+        """Return the first column of the result, or raise the error of the statement."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return self._column
+
+
 class PostgresExecutor:
     """Executes on psycopg's own connection; each statement commits by itself."""
 
@@ -32,6 +59,7 @@ class PostgresExecutor:
         """Use a connection; `prepared` are the names of the statements prepared on it."""
         self._driver, self._prepared = driver, prepared
         self.channel = channel  #: of NOTIFY
+        self.sent: SentStatement | None = None  #: the last one that was sent by `send_text`
 
     def rows(self, text: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         # RawCursor takes $1: other cursors parse the text each time, and our texts are long.
@@ -68,6 +96,32 @@ class PostgresExecutor:
             _check(connection.prepare(name, _numbered(text)[0]))
             prepared[text] = name
         return _check(connection.exec_prepared(prepared[text], values))
+
+    def send_text(self, text: str, parameters: Sequence[str | None]) -> SentStatement | None:
+        """Send a statement that was executed before, and do not wait for it.
+
+        None if it cannot be sent: `fetch_text_column` executes it.
+        """
+        prepared = self._prepared
+        if prepared is None or text not in prepared or "\0" in "".join(filter(None, parameters)):
+            return None
+        values = [None if value is None else value.encode() for value in parameters]
+        self._driver.pgconn.send_query_prepared(prepared[text], values)
+        self.sent = SentStatement(self, text, parameters)
+        return self.sent
+
+    def received(self, text: str, parameters: Sequence[str | None]) -> list[str]:
+        """Return the result of the statement that was sent."""
+        connection, results = self._driver.pgconn, []
+        while (result := connection.get_result()) is not None:
+            results.append(result)
+        try:
+            (result,) = map(_check, results)
+        except InvalidSqlStatementName:
+            assert self._prepared is not None
+            self._prepared.clear()
+            return self.fetch_text_column(text, parameters)
+        return [result.get_value(row, 0).decode() for row in range(result.ntuples)]
 
     def many(self, text: str, rows: Sequence[Parameters]) -> None:
         raise NotImplementedError("PostgreSQL takes many rows as JSON")

@@ -309,14 +309,15 @@ def commit(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
     return allowed
 
 
-def insert_calls(executor: Executor, plan: CommitPlan, task_id: str, lease: int) -> bool:
+def insert_calls(
+    executor: Executor, plan: CommitPlan, task_id: str, lease: int
+) -> Callable[[], bool]:
     with executor.atomic():
-        if executor.rows(_COUNT_HELD, (task_id, lease)) != [(1,)]:
-            return False
-        for name, rows in plan.filled():
+        is_held = executor.rows(_COUNT_HELD, (task_id, lease)) == [(1,)]
+        for name, rows in plan.filled() if is_held else ():
             text, parameters = _WRITES[name]
             executor.many(text, rows if parameters is None else list(map(parameters, rows)))
-    return True
+    return lambda: is_held
 
 
 def _allowed(executor: Executor, plan: CommitPlan, guarded: bool) -> set[str]:

@@ -22,6 +22,7 @@ from flowengine.worker.call_timeouts import WatchedCall
 from flowengine.worker.step_context import StepContext, current_step
 from tests.integration.functions import bodies
 from tests.integration.functions.workers import IN_PLACE, Worked, worked
+from tests.servers import PostgresServer
 
 pytestmark = pytest.mark.each_database
 
@@ -195,3 +196,127 @@ def length(text: str) -> int:
 @workflow
 async def unwrapped(count: int) -> int:
     return await length("x" * 10_000 * count)
+
+
+@event_facet(effects=False)
+def read(n: int) -> int:
+    bodies.made.append(f"read {n}")
+    if interrupt and n == interrupt[-1][0]:
+        interrupt.pop()[1]()
+    return n + 1
+
+
+@event_facet(effects=False, timeout=60.0)
+def timed_read(n: int) -> int:
+    if interrupt:
+        interrupt.pop()[1]()
+    return n + 1
+
+
+@workflow
+async def reads(count: int) -> int:
+    n = 0
+    for _ in range(count):
+        n = await read(n)
+    return n
+
+
+@workflow
+async def hurried_reads(n: int) -> str:
+    for _ in range(3):
+        n = await read(n)
+    try:
+        n = await timed_read(n)
+    except StepFailed as problem:
+        return f"{await read(n)}: {problem}"
+    return str(n)
+
+
+def test_a_read_that_times_out_leaves_no_gap_in_the_record(
+    work: Worked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        assert work.run(hurried_reads, 0) == "4"
+    silent, goes_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        silent.set()
+        assert goes_on.wait(60)
+
+    interrupt.append((None, hang))
+    monkeypatch.setattr(WatchedCall, "beat", lambda call: setattr(call, "due", 0.0))
+    run = work.start(hurried_reads, 0)
+    thread = threading.Thread(target=work.settle)
+    thread.start()
+    assert silent.wait(60)
+    while len(calls(run)) < 4:  # a thread of the worker reports it
+        silent.wait(0.01)
+    goes_on.set()
+    thread.join()
+    work.settle()
+    assert run.result(timeout=0) == "4: no activity for more than its timeout of 60 s"
+    assert [call.path.rpartition("#")[2] for call in calls(run)] == ["0", "1", "2", "3", "4"]
+
+
+def test_reads_are_recorded_fifty_at_a_time_and_none_is_made_twice(work: Worked) -> None:
+    for _ in range(3):
+        work.run(reads, 120)
+    bodies.made.clear()
+    run = work.start(reads, 120)
+    work.settle()
+    assert run.result(timeout=0) == 120
+    assert len(bodies.made) == len(calls(run)) == 120
+
+
+def test_reads_behind_a_lost_lease_are_dropped(work: Worked) -> None:
+    """The refusal of the first fifty is heard when the next are recorded."""
+    for _ in range(3):
+        work.run(reads, 120)
+    run = work.start(reads, 120)
+
+    def lose() -> None:
+        (task,) = [task for task in work.engine.tasks(run.id) if task.state == "running"]
+        assert work.engine.end_try(run.id, task.uuid, task.lease, Lost("a watchdog said so"))
+
+    interrupt.append((20, lose))
+    work.settle()
+    assert calls(run) == []
+    work.settle()
+    assert run.result(timeout=0) == 120
+    assert [call.path.rpartition("#")[2] for call in calls(run)] == [str(n) for n in range(120)]
+
+
+def test_a_read_may_use_the_database_while_the_last_ones_are_written(work: Worked) -> None:
+    for _ in range(3):
+        work.run(reads, 120)
+    seen: list[Any] = []
+    run = work.start(reads, 120)
+    interrupt.append((60, lambda: seen.append(work.engine.get(run.id).state)))
+    work.settle()
+    assert run.result(timeout=0) == 120
+    assert seen == [RunState.RUNNING]
+
+
+def test_a_connection_that_is_lost_while_reads_are_written_costs_no_loss(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    url = postgres.new_database()
+
+    def cut() -> None:
+        with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+    with worked(url, tmp_path, **IN_PLACE) as work:
+        for _ in range(3):
+            work.run(reads, 120)
+        run = work.start(reads, 120)
+        interrupt.append((60, cut))
+        for _ in range(3):
+            work.settle()
+            work.clock.now += 1_000
+        assert run.result(timeout=0) == 120
+        assert {task.losses for task in work.engine.tasks(run.id)} == {0}
+    postgres.drop_database(url)
