@@ -103,7 +103,8 @@ class Annotation:
         """Deserialize stored JSON; raises pydantic's ValidationError."""
         if self.schema is None:
             # The stored value may be cached or shared with another step: the function gets a copy.
-            return self.adapter.validator.validate_python(_deep_copy(value))
+            copied = _deep_copy(value) if type(value) is dict or type(value) is list else value
+            return self.adapter.validator.validate_python(copied)
         # Not validate_python: a strict model accepts a date as text only from JSON.
         return self.adapter.validate_json(json.dumps(value))
 

@@ -51,6 +51,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@functools.cache  # an import statement takes longer than the rest of a quick call
+def _function_calls() -> Any:
+    """Return the module that makes calls of durable functions; it loads asyncio."""
+    from flowengine.authoring.functions import calls
+
+    return calls
+
+
 class Decorated(Generic[P, R]):
     """A decorated function; a workflow calls it as a step."""
 
@@ -96,9 +104,7 @@ class Decorated(Generic[P, R]):
             if isinstance(value, Symbol):
                 raise info_of(value).visibility.escape_error(info_of(value).label)
         if is_in_function():
-            from flowengine.authoring.functions.calls import called
-
-            return cast(R, called(self, *args, **kwargs))
+            return cast(R, _function_calls().called(self, *args, **kwargs))
         return self.plain(*args, **kwargs)
 
     def acall(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -111,9 +117,7 @@ class Decorated(Generic[P, R]):
                 f"{user_location()}: {self.definition.title}.acall(…) is for durable functions, "
                 "and this body is traced: call it like a function"
             )
-        from flowengine.authoring.functions.calls import acall
-
-        return acall(self, *args, **kwargs)
+        return cast(Coroutine[Any, Any, R], _function_calls().acall(self, *args, **kwargs))
 
     def plain(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function in place, as plain Python."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
@@ -30,7 +31,13 @@ def user_location() -> Location:
     frame = user_frame()
     if frame is None:
         return Location(0, file="?")
-    return Location(frame.f_lineno, file=frame.f_code.co_filename)
+    return _location(frame.f_code.co_filename, frame.f_lineno)
+
+
+@functools.lru_cache(maxsize=2_000)
+def _location(file: str, line: int) -> Location:
+    """Return the one location of a line: the same line makes the same call again and again."""
+    return Location(line, file=file)
 
 
 def user_frame() -> FrameType | None:

@@ -70,6 +70,8 @@ class Signature:
         """
         by_place, by_name = self._by_place, self._by_name
         given = dict(zip(by_place, args, strict=False))
+        if not kwargs and len(args) == len(by_place) == len(self.parameters):
+            return given, []
         problems = []
         if len(args) > len(by_place):
             problems.append(f"{len(args)} positional values were given, it takes {len(by_place)}")

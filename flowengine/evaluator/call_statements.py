@@ -87,10 +87,27 @@ class CallPlan(StatementPlan):
 def written(call: FunctionCall) -> str:
     """Return the statement of a call as its row stores it."""
     numbers = (call.deadline, call.due, call.group)
-    return _written(call.facet, call.kind, call.options, numbers, call.changes, call.location)
+    if call.changes or numbers != _NO_NUMBERS:
+        return _written(call.facet, call.kind, call.options, numbers, call.changes, call.location)
+    # A line that makes a call has the same options and location each time: looking these up by
+    # identity is quicker than comparing their fields.
+    key = (call.facet, call.kind, id(call.options), id(call.location))
+    found = _by_identity.get(key)
+    if found is None or found[0] is not call.options or found[1] is not call.location:
+        text = _written(call.facet, call.kind, call.options, numbers, (), call.location)
+        if len(_by_identity) >= _MOST:
+            _by_identity.clear()
+        found = _by_identity[key] = call.options, call.location, text
+    return found[2]
 
 
-@functools.lru_cache(maxsize=2_000)  # a line in a loop makes the same call again and again
+_NO_NUMBERS = (None, None, None)
+_MOST = 2_000
+#: Statements with the options and the location that they were made of.
+_by_identity: dict[tuple[str, CallKind, int, int], tuple[EventOptions, Location, str]] = {}
+
+
+@functools.lru_cache(maxsize=_MOST)  # a line in a loop makes the same call again and again
 def _written(
     facet: str,
     kind: CallKind,

@@ -34,9 +34,14 @@ from flowengine.worker.call_timeouts import CallTimeouts
 from flowengine.worker.cancel_token import CancelToken
 from flowengine.worker.execution import Attempt, OpenLog
 from flowengine.worker.handlers import FindHandler, NameSet
+from flowengine.worker.time_slice import TimeSlice
 
 #: Calls without effects that one statement records.
 MAX_UNRECORDED = 50
+
+
+#: Names of facets, and task lists: none for all.
+Served = tuple[Collection[str], Collection[str]]
 
 
 class InPlacePolicy:
@@ -49,26 +54,31 @@ class InPlacePolicy:
         lists: Callable[[], Collection[str]],
         max_wait: float,
         time_slice: float,
+        others_wait: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`max_wait` seconds may pass before the unstarted tasks of a batch are released."""
+        """`max_wait` seconds may pass before the unstarted tasks of a batch are released.
+
+        `others_wait` tells at the end of a time slice whether another task is due.
+        """
+        self.others_wait = others_wait
         self.sizing, self._names, self._lists = sizing, names, lists
         self._set = NameSet()
         self.seconds, self.time_slice = max_wait / 2, time_slice
         self._delegating: set[str] = set()
         self.timeouts = CallTimeouts()
 
-    def leading(self, calls: Sequence[FunctionCall]) -> int:
+    def served(self) -> Served:
+        """Return the facets and the task lists of this process."""
+        return self._set.of(self._names()), self._lists()
+
+    def leading(self, calls: Sequence[FunctionCall], served: Served) -> int:
         """Return how many of the first calls are made in place: together they are quick."""
         left, number = self.seconds, 0
-        names: Collection[str] | None = None
-        lists: Collection[str] = ()
         for call in calls:
             if call.kind is not CallKind.STEP:
-                if names is None:
-                    names, lists = self._set.of(self._names()), self._lists()
                 if call.kind is not CallKind.EVENT or call.deadline is not None:
                     break
-                if not self._is_made_here(call.facet, call.options, names, lists):
+                if not self._is_made_here(call.facet, call.options, *served):
                     break
                 left -= self.sizing.average(call.facet)
                 if left < 0 and number:
@@ -78,7 +88,7 @@ class InPlacePolicy:
 
     def is_made_here(self, facet: str, options: EventOptions) -> bool:
         """Whether a call of a facet can be made in place: its code is here, and quick."""
-        return self._is_made_here(facet, options, self._set.of(self._names()), self._lists())
+        return self._is_made_here(facet, options, *self.served())
 
     def _is_made_here(
         self, facet: str, options: EventOptions, names: Collection[str], lists: Collection[str]
@@ -130,7 +140,8 @@ class InPlaceCalls:
         self._find = find
         self._engine, self._task, self._function = engine, task, function
         self._beat, self._open_log, self._policy = beat, open_log, policy
-        self._ends = time.monotonic() + (policy.time_slice if policy else 0.0)
+        self._slice = None if policy is None else TimeSlice(policy.time_slice, policy.others_wait)
+        self._served = None if policy is None else policy.served()
         self._unrecorded: list[Step] = []  #: calls that were made, in order
         self._has_effects = False  #: whether one of them must be recorded before anything follows
         #: Tells whether the last ones were recorded, if that was not waited for.
@@ -145,9 +156,12 @@ class InPlaceCalls:
             calls = calls if first is None else calls[:first]
         if not calls:
             return 0
-        if self._policy is None or self._task.losses or time.monotonic() > self._ends:
+        if self._policy is None or self._served is None or self._task.losses or self._is_over():
             return leading_steps(calls)
-        return self._policy.leading(calls)
+        return self._policy.leading(calls, self._served)
+
+    def _is_over(self) -> bool:
+        return self._slice is not None and self._slice.is_over()
 
     def make(
         self, call: FunctionCall, code: Any, expire: Callable[[Failed], object]

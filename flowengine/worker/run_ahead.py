@@ -79,7 +79,9 @@ class RunAhead:
         kept.seen += len(ends)
         reached = Progress(tuple(calls), progress.heard, tuple(cancelled), progress.ended)
         made = report_of(reached, kept.seen)
-        if made.is_partial or (calls and not cancelled and self._policy.leading(calls)):
+        if made.is_partial or (
+            calls and not cancelled and self._policy.leading(calls, self._policy.served())
+        ):
             # An activation with a lease makes the next calls in place.
             kept.unreported, kept.unreported_cancels = calls, cancelled
             if progress.ended is not None:

@@ -79,6 +79,7 @@ class Tries:
         policy = InPlacePolicy(
             *(sizing, names, lists, engine.settings.batch_max_wait),
             engine.settings.worker_time_slice,
+            lambda: engine.is_work_due(lists()),
         )
         self.kept_functions = KeptFunctions(engine.settings.kept_functions)
         self._activations = Activations(engine, find, policy, self.kept_functions)

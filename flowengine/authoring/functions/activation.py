@@ -28,6 +28,7 @@ from hashlib import blake2b
 from typing import Any, Self
 
 from flowengine.authoring.current_function import running
+from flowengine.authoring.definitions import Definition
 from flowengine.authoring.functions.call_numbers import CallNumbers
 from flowengine.authoring.functions.durable_function import DurableFunction
 from flowengine.authoring.functions.loop import FunctionLoop, FunctionTimer, Spinning
@@ -37,6 +38,7 @@ from flowengine.authoring.functions.rebuilt_errors import RebuiltErrors, record_
 from flowengine.authoring.functions.unawaited import UnawaitedCalls, never_awaited
 from flowengine.authoring.functions.waiting_lines import waiting_line
 from flowengine.errors import Divergence, FunctionMisuse
+from flowengine.program.event_options import EventOptions
 from flowengine.program.function_calls import (
     NO_RECORD,
     CallEnd,
@@ -93,6 +95,7 @@ class Activation:
         self._unawaited = UnawaitedCalls()
         self._calls: list[FunctionCall] = []
         self._cancelled: list[int] = []
+        self._options: dict[Definition, EventOptions] = {}
         self._divergence: Divergence | None = None
         self._end: FunctionEnd | None = None
 
@@ -155,7 +158,7 @@ class Activation:
     def created(self, call: PendingCall[Any]) -> int:
         """Keep a call until it is awaited; return the number it hashes by."""
         number = self._loop.next_hash()
-        if not self.is_dropped:
+        if not self._loop.is_dropped:
             self._unawaited.add(number, call)
         return number
 
@@ -165,11 +168,11 @@ class Activation:
 
     def make(self, call: PendingCall[Any], group: int | None = None) -> CallFuture:
         """Make a call: return the future of its end. In a dropped function it is not made."""
-        self.awaited(call)
-        if self.is_dropped:
+        self._unawaited.remove(hash(call))
+        if self._loop.is_dropped:
             return CallFuture(self._loop, -1, call.callee, self._forget)  # never ends
         is_new = self.numbers.is_new(self.numbers.next)
-        if is_new:  # a record may exceed a limit of later
+        if is_new and call.size > self._limits.max_value_bytes:  # a record may exceed a later limit
             call.check_size(self._limits.max_value_bytes)
         number = self._take(call.facet, call.digest, call.location)
         if is_new:
@@ -177,6 +180,13 @@ class Activation:
         future = CallFuture(self._loop, number, call.callee, self._forget)
         self._open[number] = future
         return future
+
+    def options_of(self, definition: Definition) -> EventOptions:
+        """Return the options of a facet; the routes of an app are asked once for each."""
+        options = self._options.get(definition)
+        if options is None:
+            options = self._options[definition] = definition.options
+        return options
 
     @property
     def now_ms(self) -> int:

@@ -60,6 +60,8 @@ class CallNumbers:
     def claim(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Return the ends heard, and the changes taken, since the last call; begin anew."""
         heard, self.heard = tuple(self.heard), []
+        if not self._changes:
+            return heard, ()
         changes, self._changes = tuple(self._changes), []
         return heard, changes
 

@@ -82,8 +82,10 @@ class PendingCall(Coroutine[Any, Any, R]):
         callee = self.callee
         options, deadline = NO_OPTIONS, None
         if callee.definition is not None:
-            others = [one for one in callee.mixins if not is_deadline(one)]
-            options = with_mixins(callee.definition.options, others, self._refuse)
+            options = self.activation.options_of(callee.definition)
+            if callee.mixins:
+                others = [one for one in callee.mixins if not is_deadline(one)]
+                options = with_mixins(options, others, self._refuse)
             for mixin in callee.mixins:
                 if is_deadline(mixin) and isinstance(seconds := deadline_of(mixin), float):
                     deadline = seconds
@@ -106,8 +108,6 @@ class PendingCall(Coroutine[Any, Any, R]):
 
     def check_size(self, most: int) -> None:
         """Raise FunctionMisuse if an argument has more bytes than a stored value may have."""
-        if self.size <= most:
-            return
         for name, value in self.arguments.items():
             size = digest_and_size({"": value})[1] - _AROUND
             if size > most:
