@@ -81,12 +81,16 @@ class ClaimPromise:
             self._take_back()
             return True
 
-    def leave_to_others(self) -> bool:
-        """Take the promise back if the process is busy and another thread has made one, too."""
+    def leave_to_others(self, is_more: bool) -> bool:
+        """Take the promise back if the process is busy and another thread has made one, too.
+
+        If the last claim left tasks (`is_more`), that thread must not end without another claim.
+        """
         with self._notifier.lock:
             is_left = self.is_made and self._notifier.is_crowded(self._task_list)
             if is_left:
                 self._take_back()
+                self._notifier.held_back[self._task_list] += is_more
             return is_left
 
     def withdraw(self) -> None:
@@ -120,12 +124,18 @@ class LocalNotifier(CeleryNotifier):
         """`load` says when wake-ups are held back; without it none is."""
         super().__init__(app, most=threads, control_queue=queue)
         self._load = load
+        self._begin()
+
+    def _begin(self) -> None:
         self.lock = threading.Lock()  #: of the three that follow
         self.promised: Counter[str] = Counter()  #: claims that threads are going to make
-        self.has_quick: dict[
-            str, bool
-        ] = {}  #: whether the last claim from a list was of quick tasks
         self.held_back: Counter[str] = Counter()  #: due tasks whose wake-ups wait for such a claim
+        #: Whether the last claim from a list was of quick tasks alone.
+        self.has_quick: dict[str, bool] = {}
+
+    def forked(self) -> None:
+        super().forked()
+        self._begin()
 
     def promise(self, task_list: str) -> ClaimPromise:
         return ClaimPromise(self, task_list)

@@ -141,7 +141,7 @@ class TaskWorker:
             done += self._work_through(claim.tasks, time_slice, promise=promise)
             # Tasks that became due since then have a wake-up of their own, which a server with
             # limits may have answered without room for them.
-            if promise is not None and promise.leave_to_others():
+            if promise is not None and promise.leave_to_others(claim.is_more or claim.is_limited):
                 return done
             if not claim.is_more and not claim.is_limited and (promise is None or promise.end()):
                 return done
