@@ -81,7 +81,13 @@ class _Lots:
     def __init__(self, lots: random.Random) -> None:
         self._lots, self.sizing = lots, BatchSizing(1.0)
 
-    def leading(self, calls: Sequence[FunctionCall]) -> int:
+    def served(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return (), ()
+
+    def others_wait(self) -> bool:
+        return True
+
+    def leading(self, calls: Sequence[FunctionCall], served: object) -> int:
         events = itertools.takewhile(lambda one: one.kind is CallKind.EVENT, calls)
         return len(list(itertools.takewhile(lambda _: self._lots.random() < 0.5, events)))
 

@@ -54,7 +54,7 @@ class Fate:
             self.share = self.choices.choice([0.0, 0.3, 1.0])  #: of calls that are made in place
             self.keeps = self.choices.choice([0.0, 0.5, 1.0])  #: of activations that are kept
 
-    def leading(self, calls: list[FunctionCall]) -> int:
+    def leading(self, calls: list[FunctionCall], served: object) -> int:
         """Return how many of the first calls are made in place."""
         events = itertools.takewhile(lambda call: call.kind is CallKind.EVENT, calls)
         drawn = itertools.takewhile(lambda _: self.choices.random() < self.share, events)
