@@ -31,6 +31,7 @@ class ProgramCache:
         self._store, self._settings = store, settings
         self._limits = Limits.of(settings)
         self._plans: OrderedDict[str, Plan] = OrderedDict()
+        self._last: tuple[str, Plan | None] = ("", None)  #: the plan that was asked for last
         self._prepared: dict[int, tuple[Program, str, str, Plan]] = {}
         self._saved: dict[str, tuple[int, int]] = {}  #: by digest: generation of the store, time
         self._asked: dict[str, int] = {}  #: by digest: when it was written, not yet committed
@@ -107,6 +108,7 @@ class ProgramCache:
         )
         with self._lock:
             self._plans[digest] = plan
+            self._last = digest, plan  # in place of an earlier plan of the program
             while len(self._plans) > _MAX_PROGRAMS:
                 self._plans.popitem(last=False)
         return plan
@@ -117,8 +119,12 @@ class ProgramCache:
 
     def known(self, digest: str) -> Plan | None:
         """Return the plan of a program that this process has met before."""
+        last, plan = self._last
+        if last == digest:  # in most processes a program is asked for many times in a row
+            return plan
         with self._lock:
             plan = self._plans.get(digest)
             if plan is not None:
                 self._plans.move_to_end(digest)
+                self._last = digest, plan
             return plan

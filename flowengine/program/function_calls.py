@@ -5,6 +5,8 @@ A durable function is run until everything in it waits. Each call that it awaits
 that have ended. It is enough to run the function again to the same place, because each call says
 which ends the function had heard since the call before: ends are told one at a time, in that order.
 
+Those that are made for each call are not frozen, because that takes three times as long.
+
 These types are shared by the layer that runs functions and the one that decides about their rows.
 """
 
@@ -54,9 +56,7 @@ class RecordedCall:
     is_cancelled: bool = False  #: the function has cancelled it, and that is stored
 
 
-@dataclass(
-    slots=True
-)  # not frozen: each call is made once, and a frozen one takes three times as long
+@dataclass(slots=True)
 class FunctionCall:
     """A new call of a durable function, with everything its row needs: no program is read."""
 
@@ -80,7 +80,7 @@ class FunctionCall:
         return RecordedCall(self.facet, self.digest, self.heard, self.changes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CallEnd:
     """The recorded end of a call: a result, or the record of an error."""
 
@@ -126,7 +126,7 @@ class DifferentArguments:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Progress:
     """The place that an activation has reached: everything in the function waits, or it has ended.
 

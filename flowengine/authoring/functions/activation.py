@@ -86,6 +86,7 @@ class Activation:
         base = int.from_bytes(blake2b(step_id.encode(), digest_size=7).digest())
         self._loop = FunctionLoop(base, started)  # type: ignore[abstract]
         self._loop.at_cancelled_timer = self._forget
+        self._has_begun = False
         self._main: asyncio.Task[Any] | None = None
         self._context = contextvars.copy_context()
         self._context.run(running.set, self)
@@ -113,7 +114,8 @@ class Activation:
             )
         try:
             with _Inside(self._loop):
-                if self._main is None:
+                if not self._has_begun:
+                    self._has_begun = True
                     self._begin()
                     self._replay()
                 for end in ends:
@@ -128,6 +130,9 @@ class Activation:
         if not self._loop.is_dropped:
             with _Inside(self._loop):
                 self._context.run(self._loop.close_tasks)
+        # Without these references nothing is left to the garbage collector.
+        self._main, self._context = None, contextvars.Context()
+        self._loop.at_cancelled_timer = _forget_nothing
         _live.discard(self)
         self._open.clear()
         self._unawaited.clear()
@@ -274,7 +279,7 @@ class Activation:
         assert main is not None
         try:
             self._loop.rest(main, self._limits.max_iterations)
-            if not main.done() and self._divergence is None:
+            if self._loop.new_timers and not main.done() and self._divergence is None:
                 self._record_timers()
         except Spinning:
             self._fail(
@@ -329,6 +334,9 @@ class Activation:
         cancelled, self._cancelled = tuple(self._cancelled), []
         warning, self.numbers.warning = self.numbers.warning, None
         return Progress(calls, tuple(self.numbers.heard), cancelled, self._end, warning)
+
+
+def _forget_nothing(_: int) -> None: ...
 
 
 class _Inside:

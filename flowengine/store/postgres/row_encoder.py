@@ -18,9 +18,10 @@ from sqlalchemy.dialects import postgresql
 
 from flowengine.program.compact_json import encoder
 from flowengine.store import commit_rows
-from flowengine.store.agent_rows import AGENT_SECTIONS, TurnUpdate
+from flowengine.store.agent_rows import AGENT_SECTIONS
 from flowengine.store.commits import CommitPlan
 from flowengine.store.records import Row
+from flowengine.store.usual_values import USUAL
 
 SECTIONS = {**commit_rows.SECTIONS, **AGENT_SECTIONS}
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
@@ -52,31 +53,6 @@ _SHARED = {
 }
 
 
-def _usual(*absent: str, **values: str | int) -> dict[str, str | int | None]:
-    return {**values, **dict.fromkeys(absent)}
-
-
-#: Columns that hold these values in nearly every row: a third of the values of a step's commit.
-_COUNTS = {"waiting": 0, "remaining": 0, "item_count": 0, "next_index": 0}
-_USUAL = {
-    "runs": _usual("outputs", "error", "error_type", "alarm", "finished", generation=0),
-    "new_steps": _usual(
-        *("returns", "error", "failure", "yields", "digest", "heard"),
-        generation=0,
-        activation=0,
-        **_COUNTS,
-    ),
-    "steps": _usual("params", "error", "failure", "yields", "heard", activation=0, **_COUNTS),
-    "new_tasks": _usual(
-        *("error", "timeout_ms", "limit_key", "join_id", "limits", "queue"),
-        data_type="",
-        losses=0,
-        runs_once=False,
-        tenant="",
-    ),
-    # A step of a turn that goes on changes its counters alone.
-    "turns": _usual(*TurnUpdate._fields[4:]),
-}
 _json = encoder(allow_nan=True)
 
 
@@ -96,7 +72,7 @@ def encode(plan: CommitPlan, *, is_alone: bool) -> tuple[tuple[Encoding, ...], l
     values: list[str | None] = []
     are_few = is_alone and max([len(rows) for _, rows in filled], default=0) <= _FEW
     for name, rows in filled:
-        is_usual = name in _USUAL and _are_usual(name, rows)
+        is_usual = name in USUAL and _are_usual(name, rows)
         if not are_few:
             written = as_json(name, rows, is_usual=is_usual)
             encodings.append(Encoding(name, 0, len(written) > 1, is_usual))
@@ -145,7 +121,7 @@ def _are_usual(section: str, rows: Sequence[Row]) -> bool:
 @functools.cache
 def _usual_values(section: str) -> tuple[itemgetter[Row], set[Row]]:
     """Return how to get the values of a row that may be usual, and the usual ones."""
-    usual = _USUAL[section]
+    usual = USUAL[section]
     return _values_of(section, tuple(usual)), {tuple(usual.values())}
 
 
@@ -161,7 +137,7 @@ def _values_of(section: str, columns: Sequence[str]) -> itemgetter[Row]:
 @functools.cache
 def _passed(section: str, is_usual: bool) -> tuple[str, ...]:
     columns = SECTIONS[section].columns
-    return tuple(c for c in columns if c not in _USUAL[section]) if is_usual else columns
+    return tuple(c for c in columns if c not in USUAL[section]) if is_usual else columns
 
 
 @functools.cache
@@ -183,7 +159,7 @@ def decode(encoding: Encoding) -> str:
         return ", ".join(f'"{column}" {_type(name, column)}' for column in columns)
 
     columns, passed = SECTIONS[name].columns, _passed(name, encoding.is_usual)
-    constants = _USUAL[name] if encoding.is_usual else {}
+    constants = USUAL[name] if encoding.is_usual else {}
     row = [
         f"{_LITERALS[constants[column]] if column in constants else '%s'}::{_type(name, column)}"
         for column in columns

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from flowengine.store import claims
-from flowengine.store.agent_rows import (
-    AGENT_GUARDS,
-    AGENT_KEYS,
-    AGENT_SECTIONS,
-    AWAITED_MESSAGE,
-    IDEMPOTENT,
-)
-from flowengine.store.agent_tables import CALL_IS_OPEN
 from flowengine.store.backend import EncodedReport, Executor
 from flowengine.store.commit_rows import SECTIONS, StoredLog
 from flowengine.store.commits import CommitPlan, CommitRefused
 from flowengine.store.parts import MANY
 from flowengine.store.reports import COUNT_DOWN
+from flowengine.store.sqlite.writes import CHECKS, INSERT_RUN, write_rows
 
 IDS = PAIRS = "json_each(%s) w"
 PAIR_RUN, PAIR_KEY = "json_extract(w.value, '$.run_id')", "json_extract(w.value, '$.key')"
@@ -167,128 +158,6 @@ def probe_lock(executor: Executor, key: int) -> tuple[str, bool]:
 # the guard of an optimistic commit is a query before the part of a run is written.
 _IS_CURRENT = "SELECT revision = %s FROM flowengine_run WHERE id = %s"
 _COUNT_HELD = f"SELECT count(*) FROM flowengine_task WHERE {_IS_HELD}"
-#: Of the sections that are updated: the key of the table, the column of the section that names
-#: it, and the columns that are not written.
-_KEYS = {
-    "runs": ("id", "run_id", {"expected_revision", "reports"}),
-    "steps": ("id", "id", {"run_id"}),
-    "ended_timers": ("id", "id", {"run_id"}),
-    "reports": ("uuid", "uuid", {"run_id", "lease"}),
-}
-
-
-def _insert(name: str, how: str = "") -> str:
-    section = SECTIONS[name]
-    names = ", ".join((*section.columns, *section.constants))
-    values = ", ".join((*(["?"] * len(section.columns)), *section.constants.values()))
-    return f"INSERT{how} INTO {section.table.name} ({names}) VALUES ({values})"
-
-
-def _update(name: str) -> str:
-    section = SECTIONS[name]
-    place = {column: f"?{number}" for number, column in enumerate(section.columns, 1)}
-    key, source, unwritten = _KEYS[name]
-    changed = [
-        f"{c} = COALESCE({place[c]}, {c})" if c in section.optional else f"{c} = {place[c]}"
-        for c in section.columns
-        if c != source and c not in unwritten
-    ]
-    if name == "reports":
-        changed += [f"activity = {place['updated']}", "taken_in = 1"]
-    return f"UPDATE {section.table.name} SET {', '.join(changed)} WHERE {key} = {place[source]}"
-
-
-_INSERT_RUN = _insert("new_runs", " OR IGNORE") + " RETURNING id"
-_NUMBERED = {name: _update(name) if name in _KEYS else _insert(name) for name in SECTIONS} | {
-    "joins": f"{_insert('joins')} "
-    "ON CONFLICT (id) DO UPDATE SET remaining = remaining + excluded.remaining",
-    "consumed_tasks": "UPDATE flowengine_task SET taken_in = 1 WHERE uuid = ?2",
-    "superseded_steps": "UPDATE flowengine_step SET superseded = 1 WHERE id = ?2",
-    "consumed_facts": "UPDATE flowengine_fact SET taken_in = 1 WHERE id = ?2",
-    "parent_facts": "INSERT OR IGNORE INTO flowengine_fact "
-    "(id, run_id, kind, payload, created, taken_in) VALUES (?3, ?2, ?4, ?5, ?6, 0)",
-    "agent_reports": "INSERT OR IGNORE INTO flowengine_agent_inbox (project_id, inbox_id, "
-    "agent_id, message_type, correlation_id, agent_turn_id, turn_epoch, payload, next_retry_at, "
-    "created_at, status, processed_at, retry_count) "
-    "VALUES (?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 0)",
-    "payloads": "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) "
-    "VALUES (?2, ?3, ?4)",
-    "labels": _insert("labels", " OR IGNORE"),
-    "logs": _insert("logs", " OR IGNORE"),
-    "references": "INSERT OR IGNORE INTO flowengine_reference (run_id, hash) VALUES (?2, ?3)",
-}
-
-
-class _Write(NamedTuple):
-    text: str
-    #: Returns the parameters of a row, in the order of their marks; None: the row itself.
-    parameters: Callable[[Sequence[Any]], Sequence[Any]] | None
-
-
-def _write(text: str) -> _Write:
-    """Bind by position: to look up names takes the driver longer than to bind.
-
-    The driver takes a sequence for nameless marks only: from Python 3.14 on it refuses ?2.
-    """
-    places = [int(number) - 1 for number in re.findall(r"\?(\d+)", text)]
-    if not places:
-        return _Write(text, None)
-    (first, *others) = places
-    pick = itemgetter(first, *others) if others else lambda row: (row[first],)
-    return _Write(re.sub(r"\?\d+", "?", text), pick)
-
-
-_WRITES = {name: _write(text) for name, text in _NUMBERED.items()}
-
-
-# --- the rows of agents ---
-
-
-def _agent_insert(name: str, how: str = "") -> str:
-    section = AGENT_SECTIONS[name]
-    names = ", ".join((*section.columns, *section.constants))
-    values = ", ".join((*(["?"] * len(section.columns)), *section.constants.values()))
-    return f"INSERT{how} INTO {section.table.name} ({names}) VALUES ({values})"
-
-
-def _agent_key(name: str) -> str:
-    columns = AGENT_SECTIONS[name].columns
-    return " AND ".join(f"t.{c} = ?{columns.index(c) + 1}" for c in AGENT_KEYS[name][0])
-
-
-def _agent_update(name: str) -> str:
-    section, (key, guards) = AGENT_SECTIONS[name], AGENT_KEYS[name]
-    changed = [
-        f"{c} = COALESCE(?{at}, {c})" if c in section.optional else f"{c} = ?{at}"
-        for at, c in enumerate(section.columns, 1)
-        if c not in key and c not in guards
-    ]
-    if name == "heads":
-        place = f"?{section.columns.index('messages') + 1}"
-        changed.append(AWAITED_MESSAGE.replace("{g}messages", place).format(t=""))
-    where = _agent_key(name) + (f" AND t.{CALL_IS_OPEN}" if name == "ended_calls" else "")
-    return f"UPDATE {section.table.name} AS t SET {', '.join(changed)} WHERE {where}"
-
-
-def _agent_check(name: str) -> str:
-    section, guards = AGENT_SECTIONS[name], AGENT_GUARDS[name]
-    for at, column in enumerate(section.columns, 1):
-        guards = guards.replace(f"{{g}}{column}", f"?{at}")
-    return f"SELECT 1 FROM {section.table.name} t WHERE {_agent_key(name)} AND {guards}"
-
-
-_WRITES |= {
-    name: _write(_agent_update(name) if name in AGENT_KEYS else _agent_insert(name))
-    for name in AGENT_SECTIONS
-}
-_WRITES |= {name: _write(_agent_insert(name, " OR IGNORE")) for name in IDEMPOTENT}
-# Row by row: each finds the length after the one before.
-_WRITES["appended_cards"] = _write(
-    "INSERT INTO flowengine_box_card (project_id, box_id, position, card_id, agent_turn_id, "
-    "turn_epoch) VALUES (?1, ?2, (SELECT COALESCE(max(position) + 1, 0) FROM flowengine_box_card "
-    "WHERE project_id = ?1 AND box_id = ?2), ?4, ?5, ?6)"
-)
-_CHECKS = {name: _write(_agent_check(name)) for name in AGENT_GUARDS}
 
 
 def commit(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
@@ -304,8 +173,7 @@ def commit(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
                 place = SECTIONS[name].columns.index("run_id")
                 rows = [row for row in rows if row[place] in allowed]
             if rows:
-                text, parameters = _WRITES[name]
-                executor.many(text, rows if parameters is None else list(map(parameters, rows)))
+                write_rows(executor, name, rows)
     return allowed
 
 
@@ -315,15 +183,14 @@ def insert_calls(
     with executor.atomic():
         is_held = executor.rows(_COUNT_HELD, (task_id, lease)) == [(1,)]
         for name, rows in plan.filled() if is_held else ():
-            text, parameters = _WRITES[name]
-            executor.many(text, rows if parameters is None else list(map(parameters, rows)))
+            write_rows(executor, name, rows)
     return lambda: is_held
 
 
 def _allowed(executor: Executor, plan: CommitPlan, guarded: bool) -> set[str]:
     """Insert new runs, or check the guard; return the runs whose part may be written."""
     if plan.new_runs:
-        return {run[0] for run in plan.new_runs if executor.rows(_INSERT_RUN, run)}
+        return {run[0] for run in plan.new_runs if executor.rows(INSERT_RUN, run)}
     if not guarded:
         return {run.run_id for run in plan.runs}
     return _current_runs(executor, plan)
@@ -351,14 +218,13 @@ def _commit_whole(executor: Executor, plan: CommitPlan, guarded: bool) -> set[st
     if held is not None and executor.rows(_COUNT_HELD, held) != [(1,)]:
         raise CommitRefused
     for name, rows in filled:
-        if name in _CHECKS:
-            text, parameters = _CHECKS[name]
+        if name in CHECKS:
+            text, parameters = CHECKS[name]
             assert parameters is not None
             if not all(executor.rows(text, parameters(row)) for row in rows):
                 raise CommitRefused
     for name, rows in filled:
-        text, parameters = _WRITES[name]
-        executor.many(text, rows if parameters is None else list(map(parameters, rows)))
+        write_rows(executor, name, rows)
     return plan.run_ids
 
 

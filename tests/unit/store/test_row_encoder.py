@@ -10,6 +10,7 @@ from flowengine.store.commit_rows import NewEvent
 from flowengine.store.commits import CommitPlan
 from flowengine.store.postgres import row_encoder
 from flowengine.store.postgres.row_encoder import Encoding, as_json, decode, encode
+from flowengine.store.usual_values import USUAL
 
 
 def events(count: int, step_id: str | None = None) -> list[NewEvent]:
@@ -54,15 +55,15 @@ def test_shared_columns_are_columns_of_their_section(section: str) -> None:
     assert set(row_encoder._SHARED[section]) < set(row_encoder.SECTIONS[section].columns)
 
 
-@pytest.mark.parametrize("section", row_encoder._USUAL)
+@pytest.mark.parametrize("section", USUAL)
 def test_usual_columns_are_columns_of_their_section(section: str) -> None:
-    assert set(row_encoder._USUAL[section]) < set(row_encoder.SECTIONS[section].columns)
+    assert set(USUAL[section]) < set(row_encoder.SECTIONS[section].columns)
 
 
 def steps(**changes: object) -> list[tuple[object, ...]]:
     """A step as it is updated when it completes, with other values in some columns."""
     columns = row_encoder.SECTIONS["steps"].columns
-    usual = dict.fromkeys(columns, "x") | row_encoder._USUAL["steps"] | changes
+    usual = dict.fromkeys(columns, "x") | USUAL["steps"] | changes
     return [tuple(usual[column] for column in columns)]
 
 
@@ -71,7 +72,7 @@ def test_usual_values_are_constants_of_the_statement() -> None:
     plan.steps += steps()
     ((encoding,), values) = encode(plan, is_alone=True)
     assert encoding == Encoding("steps", 1, is_usual=True)
-    assert values == ["x"] * (len(steps()[0]) - len(row_encoder._USUAL["steps"]))
+    assert values == ["x"] * (len(steps()[0]) - len(USUAL["steps"]))
     assert 'NULL::text AS "error"' in decode(encoding)
     assert decode(encoding).count("%s") == len(values)
 
