@@ -51,7 +51,7 @@ def user_frame() -> FrameType | None:
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
     nearest = frame
-    while frame is not None and _module(frame).partition(".")[0] in sys.stdlib_module_names:
+    while frame is not None and _is_standard(frame.f_globals.get("__name__") or ""):
         frame = frame.f_back
     return frame or nearest
 
@@ -61,5 +61,6 @@ def is_internal(file: str) -> bool:
     return file.startswith((_PACKAGE, "<frozen")) or file == importlib.__file__
 
 
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__") or "")
+@functools.lru_cache(maxsize=2_000)
+def _is_standard(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from typing import Any
 
+from flowengine.evaluator.records import Step, id_within
 from flowengine.program.addresses import ReadSet
 from flowengine.program.compact_json import encoder
 from flowengine.program.event_options import (
@@ -46,7 +47,17 @@ def call_key(function_path: str, number: int) -> str:
     So the unique index of keys refuses a second call of a number, and the calls of a function are
     one range of it.
     """
-    return f"{key_prefix(function_path)}{number:0{_NUMBER}x}"
+    return f"{key_prefix(function_path)}{number:08x}"  # _NUMBER digits
+
+
+def call_id(function: Step, number: int) -> str:
+    """Return the id of the row of a call: like the keys, those of a function are adjacent."""
+    return f"{_id_prefix(function.run_id, function.path, function.generation)}{number:06x}"
+
+
+@functools.lru_cache(maxsize=1_000)
+def _id_prefix(run_id: str, function_path: str, generation: int) -> str:
+    return id_within(run_id, key_prefix(function_path), generation)[:-6]
 
 
 def number_of_call(key: str) -> int:

@@ -9,8 +9,8 @@ it was told of, and the function is due again if there are more.
 from __future__ import annotations
 
 from flowengine.evaluator import cancellation, deadlines
-from flowengine.evaluator.call_statements import CallPlan, call_key, call_path, written
-from flowengine.evaluator.records import Step, id_within
+from flowengine.evaluator.call_statements import CallPlan, call_id, call_key, call_path, written
+from flowengine.evaluator.records import Step
 from flowengine.evaluator.states import ObjectType, Signal, StepState, next_state
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.function_calls import CallKind, FunctionCall
@@ -19,11 +19,10 @@ from flowengine.program.standard import WAITS
 
 def call_row(function: Step, call: FunctionCall, now: int) -> Step:
     """Return the row of a call below the step that makes it."""
-    key = call_key(function.path, call.number)
     return Step(
-        id=id_within(function.run_id, key, function.generation),
+        id=call_id(function, call.number),
         run_id=function.run_id,
-        key=key,
+        key=call_key(function.path, call.number),
         path=call_path(function.path, call),
         object_type=ObjectType.FUNCTION_CALL,
         address=written(call),
