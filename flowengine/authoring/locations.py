@@ -15,6 +15,7 @@ from typing import Any
 from flowengine.program.nodes import Location
 
 _OURS = str(PurePath(__file__).parent) + os.sep
+_OURS_KNOWN: set[str] = set()  #: files below it that were met
 _PACKAGE = str(PurePath(__file__).parent.parent) + os.sep
 
 
@@ -48,7 +49,13 @@ def user_frame() -> FrameType | None:
     """
     frame: FrameType | None = sys._getframe(1)
     # Without a call of Python for each frame: every call of a durable function is located.
-    while frame is not None and frame.f_code.co_filename.startswith(_OURS):
+    ours = _OURS_KNOWN
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file not in ours:
+            if not file.startswith(_OURS):
+                break
+            ours.add(file)
         frame = frame.f_back
     nearest = frame
     while frame is not None and _is_standard(frame.f_globals.get("__name__") or ""):

@@ -68,10 +68,11 @@ class Signature:
 
         Python's own binding stops at the first problem.
         """
-        by_place, by_name = self._by_place, self._by_name
+        by_place = self._by_place
         given = dict(zip(by_place, args, strict=False))
         if not kwargs and len(args) == len(by_place) == len(self.parameters):
             return given, []
+        by_name = self._by_name
         problems = []
         if len(args) > len(by_place):
             problems.append(f"{len(args)} positional values were given, it takes {len(by_place)}")

@@ -12,7 +12,7 @@ from flowengine.program.nodes import Json
 from flowengine.step_logs.chunks import LogChunk
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: two are made for each call of a durable function
 class Succeeded:
     """A try ended with a result."""
 

@@ -35,6 +35,7 @@ C = TypeVar("C", bound=LoopCall)
 
 OpenLog = Callable[[TaskDefinition], TryLog]
 _NO_PERMIT = nullcontext()
+_CONTINUATIONS = (WorkflowCall, TurnCall)  # a tuple, because `A | B` is made for each check
 #: Types of most results. `inspect.isawaitable` takes as long as the call of a small facet.
 _NOT_AWAITABLE = frozenset({bool, dict, float, int, list, str, type(None)})
 
@@ -144,12 +145,12 @@ class Attempt:
                 facet and not isinstance(problem, RetryAfter) and facet.is_final(problem)
             )
             return failed(self._engine, self._task, problem, retry=not is_final)
-        if isinstance(written, WorkflowCall | TurnCall):
+        if isinstance(written, _CONTINUATIONS):
             return written
         return Succeeded(written, is_from_code=facet.validates)
 
     def _outcome(self, ended: Outcome | WorkflowCall | TurnCall) -> Outcome:
-        if not isinstance(ended, WorkflowCall | TurnCall):
+        if not isinstance(ended, _CONTINUATIONS):
             return ended
         try:
             return start_child(self._engine, self._task, ended)

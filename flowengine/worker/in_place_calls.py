@@ -316,11 +316,14 @@ def executed_in_place(
     if isinstance(begun, LoopCall):
         event_loop().wait(begun)
         begun = attempt.end(begun.result)
-    if not isinstance(begun, Succeeded | Failed):
+    if not isinstance(begun, _ENDS):
         return None
     outcome = engine.storable(task.name, task.flow_id, begun)
-    assert isinstance(outcome, Succeeded | Failed)
+    assert isinstance(outcome, _ENDS)
     return outcome
+
+
+_ENDS = (Succeeded, Failed)
 
 
 class _InPlaceAttempt(Attempt):
