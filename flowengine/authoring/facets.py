@@ -117,7 +117,8 @@ class Decorated(Generic[P, R]):
                 f"{user_location()}: {self.definition.title}.acall(…) is for durable functions, "
                 "and this body is traced: call it like a function"
             )
-        return cast(Coroutine[Any, Any, R], _function_calls().acall(self, *args, **kwargs))
+        made: Coroutine[Any, Any, R] = _function_calls().acall(self, *args, **kwargs)
+        return made
 
     def plain(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function in place, as plain Python."""

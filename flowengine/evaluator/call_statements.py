@@ -72,8 +72,12 @@ def prefix_of_call(key: str) -> str:
 
 def call_path(function_path: str, call: FunctionCall) -> str:
     """Return the path of a call: ``order.research.ask_model#3``."""
-    name = call.name or call.facet.rpartition(".")[2].partition("@")[0]
-    return f"{function_path}.{name}#{call.number}"
+    return f"{function_path}.{call.name or _short(call.facet)}#{call.number}"
+
+
+@functools.lru_cache(maxsize=1_000)
+def _short(facet: str) -> str:
+    return facet.rpartition(".")[2].partition("@")[0]
 
 
 def key_of_path(path: str) -> str | None:

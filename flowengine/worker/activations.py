@@ -57,7 +57,7 @@ class LoadedFunction:
     kept: KeptFunction
     seen: int  #: ends of calls so far, as the function's row counts them
     ends: Sequence[CallEnd] = ()  #: for a coroutine that was kept; others replay their record
-    seconds: float = 0.0  #: that its code and that of its calls in place took
+    seconds: float = 0.0  #: that it took with its calls in place, and not to record them
 
 
 class Activations:
@@ -163,15 +163,16 @@ class Activations:
         """
         task, kept = loaded.task, loaded.kept
         calls = InPlaceCalls(
-            self._engine, task, kept.function, beat, open_log, self._policy, self._find
+            *(self._engine, task, kept.function, beat, open_log, self._policy, self._find),
+            self.clock,
         )
         try:
             report = functools.partial(self._engine.report, task)
             with self.probe.over(task):
-                found, seconds = _advanced(
-                    *(kept, calls, loaded.ends, loaded.seen, report, self._warn, self.clock)
-                )
-            loaded.seconds = seconds + calls.seconds
+                began = self.clock()
+                found = _advanced(kept, calls, loaded.ends, loaded.seen, report, self._warn)
+                seconds = self.clock() - began - calls.recording
+            loaded.seconds = max(seconds, calls.seconds)  # calls may wait
             if kept.activation.function.is_plain:
                 # A greenlet goes on in its own thread alone, and the next activation may be
                 # claimed by another one: it replays the record.
@@ -252,11 +253,8 @@ def _advanced(
     seen: int,
     report: Callable[[ActivationEnded], object],
     warn: Callable[[KeptFunction, DifferentArguments], object],
-    clock: Callable[[], float],
-) -> tuple[ActivationEnded, float]:
-    """Run a function, with its calls in place, until it waits for others.
-
-    Return its report, and the seconds that its own code took.
+) -> ActivationEnded:
+    """Run a function, with its calls in place, until it waits for others; return its report.
 
     `report` ends the activation at once, because a call in place has not returned in time.
     """
@@ -270,9 +268,7 @@ def _advanced(
         # Ends in front of the call are recorded, and not told yet.
         return report_of(reached, seen, failed, is_partial=first > 0)
 
-    began = clock()
     progress = activation.advance(ends)
-    seconds = clock() - began
     failed: Failed | None = None
     while True:
         if progress.warning is not None:
@@ -297,15 +293,13 @@ def _advanced(
         del unmade[: len(made)]
         if not made:
             break
-        began = clock()
         progress = activation.advance(made)
-        seconds += clock() - began
     calls.record()
     found = replace(reported(failed), in_place=calls.recorded)
     kept.unreported = unmade[len(found.calls) :]
     left = {call.number for call in kept.unreported}
     kept.unreported_cancels = [number for number in cancelled if number in left]
-    return found, seconds
+    return found
 
 
 def report_of(
