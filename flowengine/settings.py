@@ -68,8 +68,8 @@ class Settings:
     max_failed_evaluations: int = 3
     #: Seconds between two ticks of the watchdog.
     watchdog_interval: float = 0.5
-    #: Seconds between two polls of the in-process broker. Shorter: less latency, more CPU.
-    polling_interval: float = 0.005
+    #: Seconds after which the in-process broker is looked at, although no message has come.
+    polling_interval: float = 0.1
     #: Seconds between two heartbeats of a server.
     heartbeat_interval: float = 5.0
     #: Seconds between two heartbeats of a server that holds a session lock, on PostgreSQL. 0: it

@@ -30,6 +30,7 @@ from flowengine.assembly.launcher import EngineLauncher
 from flowengine.assembly.process_lock import ProcessLock, lock_is_free
 from flowengine.authoring import event_facet_names
 from flowengine.dispatch import LocalNotifier, ProcessLoad
+from flowengine.dispatch.process_transport import SCHEME
 from flowengine.engine import Engine, liveness
 from flowengine.engine.deaths import death_rule, lock_probe
 from flowengine.engine.hooks import SIGNALS
@@ -209,7 +210,7 @@ class Embedded:
 def _celery_app(queue: str, settings: Settings) -> Celery:
     app = Celery("flowengine.embedded", set_as_current=False, fixups=[])
     app.conf.update(
-        broker_url="memory://localhost",
+        broker_url=f"{SCHEME}://localhost",
         result_backend="cache+memory://",
         broker_transport_options={"polling_interval": settings.polling_interval},
         broker_connection_retry_on_startup=True,
