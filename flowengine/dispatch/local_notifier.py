@@ -84,13 +84,14 @@ class ClaimPromise:
     def leave_to_others(self, is_more: bool) -> bool:
         """Take the promise back if the process is busy and another thread has made one, too.
 
-        If the last claim left tasks (`is_more`), that thread must not end without another claim.
+        If the last claim left tasks (`is_more`), that thread must not end without another claim,
+        and has to wake a further one if that claim leaves tasks, too.
         """
         with self._notifier.lock:
             is_left = self.is_made and self._notifier.is_crowded(self._task_list)
             if is_left:
                 self._take_back()
-                self._notifier.held_back[self._task_list] += is_more
+                self._notifier.held_back[self._task_list] += 2 * is_more
             return is_left
 
     def withdraw(self) -> None:

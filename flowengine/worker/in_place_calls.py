@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from typing import Any
 
 from flowengine.engine import Engine
@@ -28,6 +27,7 @@ from flowengine.program.event_options import EventOptions
 from flowengine.program.function_calls import CallEnd, CallKind, FunctionCall
 from flowengine.store import codec
 from flowengine.store.calls import result_of
+from flowengine.store.failures import KeyTaken
 from flowengine.store.recovery_queries import TIMEOUT
 from flowengine.worker.batch import BatchSizing
 from flowengine.worker.call_timeouts import CallTimeouts
@@ -221,13 +221,12 @@ class InPlaceCalls:
             before, self._is_recorded = self._is_recorded, None
             if before is not None and not before():
                 raise LeaseLost
-            if not calls:
-                return
-            is_recorded = session.calls.insert(calls, task.uuid, task.lease, calls[-1].updated)
-            if not wait:
-                self._is_recorded = is_recorded
-            elif not is_recorded():
-                raise LeaseLost
+            if calls:
+                is_recorded = session.calls.insert(calls, task.uuid, task.lease, calls[-1].updated)
+                if not wait:
+                    self._is_recorded = is_recorded
+                elif not is_recorded():
+                    raise LeaseLost
         self.recorded += len(calls)
         self.recording += self._clock() - began
 
@@ -243,8 +242,14 @@ class InPlaceCalls:
 
         Called by another thread, while the one of the activation is inside that call.
         """
-        with suppress(LeaseLost):  # the report is refused, too
+        calls, has_effects = self._unrecorded, self._has_effects
+        try:
             self.record()
+        except (LeaseLost, KeyTaken):
+            pass  # the report is refused, too; or a statement whose answer was lost has them
+        except BaseException:
+            self._unrecorded, self._has_effects = calls, has_effects  # for the next attempt
+            raise
 
     def _timed(
         self,

@@ -28,7 +28,7 @@ class NotInAStep(FlowengineError):
         return "current_step() works only inside an event facet that a worker runs"
 
 
-@dataclass(slots=True, weakref_slot=True)  # not frozen: a frozen one takes four times as long
+@dataclass(slots=True, weakref_slot=True, eq=False)  # a frozen one takes four times as long
 class StepContext:
     """The step that this code is called for."""
 

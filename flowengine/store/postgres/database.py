@@ -132,7 +132,10 @@ class PostgresDatabase(Database):
         proxy, self._kept.proxy = getattr(self._kept, "proxy", None), None
         self._await_sent()
         if proxy is not None and proxy.is_valid:
-            proxy.close()
+            if proxy.driver_connection.closed:  # found by the wait: no other thread may get it
+                proxy.invalidate()
+            else:
+                proxy.close()
 
     def _await_sent(self) -> None:
         """Wait for the statement that was sent on this thread's connection."""

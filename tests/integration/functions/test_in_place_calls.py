@@ -18,6 +18,7 @@ from flowengine.evaluator import RunState
 from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import Lost
 from flowengine.store.calls import Calls
+from flowengine.worker import call_timeouts
 from flowengine.worker.call_timeouts import WatchedCall
 from flowengine.worker.step_context import StepContext, current_step
 from tests.integration.functions import bodies
@@ -232,8 +233,9 @@ async def hurried_reads(n: int) -> str:
     return str(n)
 
 
+@pytest.mark.parametrize("outage", ["none", "before the statement", "before its answer"])
 def test_a_read_that_times_out_leaves_no_gap_in_the_record(
-    work: Worked, monkeypatch: pytest.MonkeyPatch
+    work: Worked, monkeypatch: pytest.MonkeyPatch, outage: str
 ) -> None:
     for _ in range(3):
         assert work.run(hurried_reads, 0) == "4"
@@ -243,8 +245,21 @@ def test_a_read_that_times_out_leaves_no_gap_in_the_record(
         silent.set()
         assert goes_on.wait(60)
 
+    insert, outages = Calls.insert, [outage] if outage != "none" else []
+
+    def insert_or_fail(store: Calls, *given: Any) -> Any:
+        if outages and outages[-1] == "before the statement":
+            raise ConnectionError(outages.pop())
+        done = insert(store, *given)
+        if outages:
+            assert done()
+            raise ConnectionError(outages.pop())
+        return done
+
     interrupt.append((None, hang))
     monkeypatch.setattr(WatchedCall, "beat", lambda call: setattr(call, "due", 0.0))
+    monkeypatch.setattr(call_timeouts, "_AGAIN", 0.01)
+    monkeypatch.setattr(Calls, "insert", insert_or_fail)
     run = work.start(hurried_reads, 0)
     thread = threading.Thread(target=work.settle)
     thread.start()
