@@ -45,6 +45,7 @@ Beat: TypeAlias = Callable[[str | None], bool]
 log = logging.getLogger("flowengine")
 
 _LONGEST_ALARM = 1_000  # characters
+_MEASURED = 32  #: rounds of calls in place whose code is measured; the others take as long
 _MAX_WARNED = 1_000  # functions that are remembered
 MAX_NEW_CALLS = 500  #: of one report: a commit stays small however wide a gather is
 
@@ -57,7 +58,7 @@ class LoadedFunction:
     kept: KeptFunction
     seen: int  #: ends of calls so far, as the function's row counts them
     ends: Sequence[CallEnd] = ()  #: for a coroutine that was kept; others replay their record
-    seconds: float = 0.0  #: that it took with its calls in place, and not to record them
+    seconds: float = 0.0  #: that its code and that of its calls in place took
 
 
 class Activations:
@@ -163,16 +164,15 @@ class Activations:
         """
         task, kept = loaded.task, loaded.kept
         calls = InPlaceCalls(
-            *(self._engine, task, kept.function, beat, open_log, self._policy, self._find),
-            self.clock,
+            self._engine, task, kept.function, beat, open_log, self._policy, self._find
         )
         try:
             report = functools.partial(self._engine.report, task)
             with self.probe.over(task):
-                began = self.clock()
-                found = _advanced(kept, calls, loaded.ends, loaded.seen, report, self._warn)
-                seconds = self.clock() - began - calls.recording
-            loaded.seconds = max(seconds, calls.seconds)  # calls may wait
+                found, seconds = _advanced(
+                    *(kept, calls, loaded.ends, loaded.seen, report, self._warn, self.clock)
+                )
+            loaded.seconds = seconds + calls.seconds
             if kept.activation.function.is_plain:
                 # A greenlet goes on in its own thread alone, and the next activation may be
                 # claimed by another one: it replays the record.
@@ -253,8 +253,12 @@ def _advanced(
     seen: int,
     report: Callable[[ActivationEnded], object],
     warn: Callable[[KeptFunction, DifferentArguments], object],
-) -> ActivationEnded:
-    """Run a function, with its calls in place, until it waits for others; return its report.
+    clock: Callable[[], float],
+) -> tuple[ActivationEnded, float]:
+    """Run a function, with its calls in place, until it waits for others.
+
+    Return its report, and the seconds that its own code took. The clock is a system call: it is not
+    asked for all of many calls.
 
     `report` ends the activation at once, because a call in place has not returned in time.
     """
@@ -268,7 +272,9 @@ def _advanced(
         # Ends in front of the call are recorded, and not told yet.
         return report_of(reached, seen, failed, is_partial=first > 0)
 
+    began, rounds = clock(), 0
     progress = activation.advance(ends)
+    seconds = clock() - began
     failed: Failed | None = None
     while True:
         if progress.warning is not None:
@@ -293,13 +299,19 @@ def _advanced(
         del unmade[: len(made)]
         if not made:
             break
+        rounds += 1
+        if rounds > _MEASURED:
+            progress = activation.advance(made)
+            continue
+        began = clock()
         progress = activation.advance(made)
+        seconds += clock() - began
     calls.record()
     found = replace(reported(failed), in_place=calls.recorded)
     kept.unreported = unmade[len(found.calls) :]
     left = {call.number for call in kept.unreported}
     kept.unreported_cancels = [number for number in cancelled if number in left]
-    return found
+    return found, seconds * max(1.0, rounds / _MEASURED)
 
 
 def report_of(

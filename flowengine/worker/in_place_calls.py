@@ -135,10 +135,9 @@ class InPlaceCalls:
         open_log: OpenLog | None,
         policy: InPlacePolicy | None,
         find: FindHandler,
-        clock: Callable[[], float],
     ) -> None:
         """`find` returns the code of a facet: a poller may have another than the function."""
-        self._find, self._clock = find, clock
+        self._find = find
         self._engine, self._task, self._function = engine, task, function
         self._beat, self._open_log, self._policy = beat, open_log, policy
         self._slice = None if policy is None else TimeSlice(policy.time_slice, policy.others_wait)
@@ -149,7 +148,6 @@ class InPlaceCalls:
         self._is_recorded: Callable[[], bool] | None = None
         self.recorded = 0
         self.seconds = 0.0  #: that their code took
-        self.recording = 0.0  #: seconds of the clock in which they were recorded
 
     def leading(self, calls: Sequence[FunctionCall], cancelled: Collection[int]) -> int:
         """Return how many of the first calls are to be made here."""
@@ -216,7 +214,7 @@ class InPlaceCalls:
         if not self._unrecorded and self._is_recorded is None:
             return
         task, calls, self._unrecorded = self._task, self._unrecorded, []
-        self._has_effects, began = False, self._clock()
+        self._has_effects = False
         with self._engine.database.autocommit() as session:
             before, self._is_recorded = self._is_recorded, None
             if before is not None and not before():
@@ -228,7 +226,6 @@ class InPlaceCalls:
                 elif not is_recorded():
                     raise LeaseLost
         self.recorded += len(calls)
-        self.recording += self._clock() - began
 
     def _await_record(self) -> None:
         unrecorded, self._unrecorded = self._unrecorded, []
