@@ -113,6 +113,31 @@ class ClaimPromise:
             self._notifier.promised[self._task_list] -= 1
 
 
+class NoPromise(ClaimPromise):
+    """Of a process whose wake-ups are never held back."""
+
+    def __init__(self) -> None:
+        self.is_made = False
+
+    def claim(self) -> int:
+        return 0
+
+    def claimed(self, are_quick: bool) -> None:
+        return None
+
+    def end(self) -> bool:
+        return True
+
+    def leave_to_others(self, is_more: bool) -> bool:
+        return False
+
+    def withdraw(self) -> None:
+        return None
+
+
+NO_PROMISE = NoPromise()
+
+
 class LocalNotifier(CeleryNotifier):
     """Wakes the threads of this process alone, through one queue.
 

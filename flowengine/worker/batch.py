@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from flowengine.dispatch import ClaimPromise
+from flowengine.dispatch import NO_PROMISE, ClaimPromise
 from flowengine.evaluator.triggers import Outcome
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimState
 
@@ -40,7 +40,7 @@ class Batch:
         self,
         claimed: ClaimedTasks,
         entries: Iterable[ClaimedTask],
-        promise: ClaimPromise | None = None,
+        promise: ClaimPromise = NO_PROMISE,
     ) -> None:
         self._claimed, self.promise = claimed, promise
         self._started = claimed.clock()
@@ -148,7 +148,7 @@ class BatchGuard:
             for batch in batches:
                 waiting: list[ClaimedTask] = []
                 try:
-                    if batch.promise is not None and batch.is_slow(self._max_wait):
+                    if batch.is_slow(self._max_wait):
                         batch.promise.withdraw()
                     if batch.is_stuck(self._max_wait):
                         waiting = batch.waiting()

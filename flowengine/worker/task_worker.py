@@ -12,7 +12,7 @@ from contextlib import nullcontext
 
 from flowengine.agents import agents_of
 from flowengine.authoring import event_facet_named
-from flowengine.dispatch import ClaimPromise
+from flowengine.dispatch import NO_PROMISE, ClaimPromise
 from flowengine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.evaluator import TaskDefinition
@@ -49,7 +49,7 @@ class TaskWorker:
         storable: Storable | None = None,
         async_limit: int = 0,
         gate: ItemGate | None = None,
-        promise: Callable[[str], ClaimPromise] | None = None,
+        promise: Callable[[str], ClaimPromise] = lambda _: NO_PROMISE,
     ) -> None:
         """`show` is called for each try that has ended, `flush` after some of them.
 
@@ -112,27 +112,24 @@ class TaskWorker:
         """
         self._background.begin()  # before a claim: its response may be lost
         time_slice = self._time_slice()
-        promise = None if self._promise is None else self._promise(task_list)
+        promise = self._promise(task_list)
         try:
             return self._drain(task_list, wake, time_slice, promise)
         finally:
-            if promise is not None:
-                promise.withdraw()
+            promise.withdraw()
 
     def _drain(
-        self, task_list: str, wake: int, time_slice: TimeSlice, promise: ClaimPromise | None
+        self, task_list: str, wake: int, time_slice: TimeSlice, promise: ClaimPromise
     ) -> int:
         done = 0
         while not self._stopping:
-            if promise is not None:
-                wake = max(wake, promise.claim())
+            wake = max(wake, promise.claim())
             claim = self._claim(task_list, wake)
             if not claim.tasks:
-                if promise is None or promise.end():
+                if promise.end():
                     return done
                 continue
-            if promise is not None:
-                promise.claimed(all(self._sizing.is_quick(task.name) for task in claim.tasks))
+            promise.claimed(all(self._sizing.is_quick(task.name) for task in claim.tasks))
             if claim.is_more and wake > 1:
                 self._wake_others(task_list, wake - 1, one_by_one=len(claim.tasks) > 1)
                 wake = 1
@@ -141,13 +138,12 @@ class TaskWorker:
             done += self._work_through(claim.tasks, time_slice, promise=promise)
             # Tasks that became due since then have a wake-up of their own, which a server with
             # limits may have answered without room for them.
-            if promise is not None and promise.leave_to_others(claim.is_more or claim.is_limited):
+            if promise.leave_to_others(claim.is_more or claim.is_limited):
                 return done
-            if not claim.is_more and not claim.is_limited and (promise is None or promise.end()):
+            if not claim.is_more and not claim.is_limited and promise.end():
                 return done
             if time_slice.has_elapsed:
-                if promise is not None:
-                    promise.withdraw()
+                promise.withdraw()
                 self._engine.notifier.notify(dict.fromkeys((task_list, *claim.full_lists), 1))
                 return done
         return done
@@ -299,7 +295,7 @@ class TaskWorker:
         *,
         in_chord: bool = False,
         is_guarded: bool = True,
-        promise: ClaimPromise | None = None,
+        promise: ClaimPromise = NO_PROMISE,
     ) -> int:
         """Work on claimed tasks, and on their continuations, until the batch is empty.
 
@@ -316,7 +312,7 @@ class TaskWorker:
                 while True:
                     entry = None if self._stopping else batch.next()
                     if entry is not None:
-                        if promise is not None and not self._sizing.is_quick(entry.task.name):
+                        if not self._sizing.is_quick(entry.task.name):
                             promise.withdraw()
                         done += self._tries.run(entry, batch)
                     elif batch.has_finished:
