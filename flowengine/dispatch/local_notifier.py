@@ -17,11 +17,15 @@ from typing import Any
 from flowengine.dispatch.notifier import CeleryNotifier
 
 _SAMPLE = 0.02  # seconds over which the load of the process is measured
-_BUSY = 0.8  # of a processor: Python code of more threads would wait for the interpreter
+_BUSY = 0.6  # of a processor: Python code of more threads would wait for the interpreter
 
 
 class ProcessLoad:
-    """Whether the threads of this process keep the interpreter busy."""
+    """Whether the threads of this process keep the interpreter busy.
+
+    It was busy in one of the last two samples: a disk, or a machine, that halts for some
+    milliseconds leaves no work for more threads.
+    """
 
     def __init__(
         self,
@@ -31,7 +35,7 @@ class ProcessLoad:
         """`used` returns the seconds of a processor that the process has used."""
         self._clock, self._used = clock, used
         self._began, self._used_before = clock(), used()
-        self._is_busy = False
+        self._is_busy = self._was_busy = False
 
     @property
     def is_busy(self) -> bool:
@@ -39,9 +43,10 @@ class ProcessLoad:
         seconds = now - self._began
         if seconds >= _SAMPLE:
             used = self._used()
+            self._was_busy = self._is_busy
             self._is_busy = used - self._used_before >= _BUSY * seconds
             self._began, self._used_before = now, used
-        return self._is_busy
+        return self._is_busy or self._was_busy
 
 
 class ClaimPromise:

@@ -58,7 +58,9 @@ class LoadedFunction:
     kept: KeptFunction
     seen: int  #: ends of calls so far, as the function's row counts them
     ends: Sequence[CallEnd] = ()  #: for a coroutine that was kept; others replay their record
-    seconds: float = 0.0  #: that its code and that of its calls in place took
+    #: That its code, and that of its calls in place, took from one wait to the next, on average: an
+    #: activation that makes eight quick calls is like eight quick tasks, and not like a slow one.
+    seconds: float = 0.0
 
 
 class Activations:
@@ -82,8 +84,9 @@ class Activations:
         self._strict = strict
         self._warned: OrderedDict[str, None] = OrderedDict()  #: functions with other arguments
         self.probe = ActivationProbe()
-        # The code of a function does not wait. In a process that has its database in itself its
-        # thread waits for others, which says nothing about it: there processor time is measured.
+        # In a process that has its database in itself many threads want the interpreter, and the
+        # wait for it says nothing about the code: there processor time is measured. Else a busy
+        # process would take its functions for slow ones, wake more threads, and be busier still.
         has_server = engine.database.has_server
         self.clock: Callable[[], float] = time.monotonic if has_server else time.thread_time
 
@@ -164,15 +167,15 @@ class Activations:
         """
         task, kept = loaded.task, loaded.kept
         calls = InPlaceCalls(
-            self._engine, task, kept.function, beat, open_log, self._policy, self._find
+            *(self._engine, task, kept.function, beat, open_log, self._policy, self._find),
+            clock=self.clock,
         )
         try:
             report = functools.partial(self._engine.report, task)
             with self.probe.over(task):
-                found, seconds = _advanced(
+                found, loaded.seconds = _advanced(
                     *(kept, calls, loaded.ends, loaded.seen, report, self._warn, self.clock)
                 )
-            loaded.seconds = seconds + calls.seconds
             if kept.activation.function.is_plain:
                 # A greenlet goes on in its own thread alone, and the next activation may be
                 # claimed by another one: it replays the record.
@@ -257,8 +260,8 @@ def _advanced(
 ) -> tuple[ActivationEnded, float]:
     """Run a function, with its calls in place, until it waits for others.
 
-    Return its report, and the seconds that its own code took. The clock is a system call: it is not
-    asked for all of many calls.
+    Return its report, and the seconds between two waits. The clock is a system call: it is not
+    asked at all of many waits.
 
     `report` ends the activation at once, because a call in place has not returned in time.
     """
@@ -311,7 +314,7 @@ def _advanced(
     kept.unreported = unmade[len(found.calls) :]
     left = {call.number for call in kept.unreported}
     kept.unreported_cancels = [number for number in cancelled if number in left]
-    return found, seconds * max(1.0, rounds / _MEASURED)
+    return found, seconds / (1 + min(rounds, _MEASURED)) + calls.seconds / (1 + rounds)
 
 
 def report_of(

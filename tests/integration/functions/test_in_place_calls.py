@@ -50,6 +50,30 @@ async def watched_chain(count: int) -> int:
     return n
 
 
+passed: list[float] = []  #: seconds of code, since the test has begun
+
+
+@event_facet
+def counted(n: int) -> int:
+    passed.append(0.1)
+    return n + 1
+
+
+@workflow
+async def counted_chain(count: int) -> int:
+    n = 0
+    for _ in range(count):
+        passed.append(0.2)
+        n = await counted(n)
+    return n
+
+
+@workflow
+async def computes(seconds: int) -> int:
+    passed.append(float(seconds))
+    return await counted(seconds)
+
+
 @pytest.fixture
 def work(database_url: str, tmp_path: Path) -> Iterator[Worked]:
     with worked(database_url, tmp_path, **IN_PLACE) as work:
@@ -335,3 +359,14 @@ def test_a_connection_that_is_lost_while_reads_are_written_costs_no_loss(
         assert run.result(timeout=0) == 120
         assert {task.losses for task in work.engine.tasks(run.id)} == {0}
     postgres.drop_database(url)
+
+
+def test_a_function_with_many_quick_calls_is_as_quick_as_they_are(work: Worked) -> None:
+    # Its activations are claimed in batches, then, as those calls would be if they had tasks.
+    tries = work.worker._tries
+    tries._activations.clock = lambda: sum(passed)
+    for _ in range(10):
+        assert work.run(counted_chain, 8) == 8
+        assert work.run(computes, 3) == 4
+    assert tries._sizing.is_quick(f"{counted_chain.name}@1"), "8 calls of 0.3 s, below 1 s each"
+    assert not tries._sizing.is_quick(f"{computes.name}@1"), "3.1 s, with one call"
