@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-chaos test-lowest test-pythons check constraints bench bench-quick bench-agents bench-pairs bench-growth bench-tenants bench-kills clean
+.PHONY: help demo test test-chaos test-lowest test-pythons check constraints bench bench-quick bench-functions bench-agents bench-pairs bench-growth bench-tenants bench-kills clean
 
 # One environment for each system that is measured: their dependencies differ.
 BENCH_QUICK := .venv-bench/flowengine/.installed .venv-bench/dbos/.installed
@@ -83,6 +83,10 @@ bench: $(BENCH_ALL) ## Measure everything beside others, for an hour (ARGS="--wo
 bench-quick: $(BENCH_QUICK) ## Measure flowengine, the canvas and DBOS in less than 4 minutes
 	scripts/ensure-servers
 	.venv-bench/flowengine/bin/python -m benchmarks --quick $(ARGS)
+
+bench-functions: $(BENCH_QUICK) ## Measure durable functions beside graphs and DBOS (ARGS="--repeats 5")
+	@scripts/ensure-servers
+	.venv-bench/flowengine/bin/python -m benchmarks --functions $(ARGS)
 
 bench-agents: $(BENCH_QUICK) .venv-bench/langgraph/.installed ## Measure turns of agents beside LangGraph and DBOS
 	scripts/ensure-servers

@@ -2,6 +2,7 @@
 
 python -m benchmarks                        everything; takes long
 python -m benchmarks --quick                what `make bench-quick` does
+python -m benchmarks --functions            what `make bench-functions` does
 python -m benchmarks --workload W2 --size 1000 --contender flowengine --contender canvas
 python -m benchmarks --section memory
 """
@@ -36,6 +37,7 @@ SECTIONS: dict[str, Callable[[Servers, Say], Section]] = {
 
 @click.command()
 @click.option("--quick", is_flag=True, help="W2, W3 and W4 of the main contenders, in minutes.")
+@click.option("--functions", is_flag=True, help="Durable functions beside graphs and DBOS.")
 @click.option("--workload", "workloads", multiple=True, type=click.Choice(list(WORKLOADS)))
 @click.option("--size", "sizes", multiple=True, type=int, help="Instead of the usual sizes.")
 @click.option("--contender", "contenders", multiple=True, type=click.Choice(list(CONTENDERS)))
@@ -44,16 +46,22 @@ SECTIONS: dict[str, Callable[[Servers, Say], Section]] = {
 @click.option("--once-above", type=float, help="Seconds; what takes longer is measured once.")
 @click.option("--output", type=click.Path(path_type=Path), help="Where the JSON goes.")
 def main(
-    quick: bool, repeats: int, once_above: float | None, output: Path | None, **chosen: Any
+    quick: bool,
+    functions: bool,
+    repeats: int,
+    once_above: float | None,
+    output: Path | None,
+    **chosen: Any,
 ) -> None:
     """Measure flowengine and its neighbours, in turns, on private servers."""
     begun = time.monotonic()
     choice = plan.Choice(**chosen)
-    limits = Limits(repeats, once_above or (6.0 if quick else 20.0))
+    # Small runs of DBOS take half a minute, and one measurement of them would prove little.
+    limits = Limits(repeats, once_above or (6.0 if quick else 120.0 if functions else 20.0))
     if quick:
         limits.ends, limits.max_wait = begun + plan.QUICK_SECONDS, plan.QUICK_TIMEOUT
-    jobs = plan.jobs(choice, quick=quick)
-    names = plan.sections(choice, tuple(SECTIONS), quick=quick)
+    jobs = plan.jobs(choice, quick=quick, functions=functions)
+    names = plan.sections(choice, tuple(SECTIONS), is_short=quick or functions)
     console = Console(width=None if Console().is_terminal else 160)
     with private_servers() as servers:
         sitting = Sitting(servers, say=_quietly(console))
@@ -61,7 +69,7 @@ def main(
             measured = _measure(console, sitting, jobs, limits, names)
         finally:
             sitting.close()
-        path = output or report.RESULTS / _file_name(quick, choice)
+        path = output or report.RESULTS / _file_name(quick, functions, choice)
         report.write(path, sitting, measured, time.monotonic() - begun)
     console.print(f"written to {path}; took {time.monotonic() - begun:.0f} s")
 
@@ -101,11 +109,11 @@ def _quietly(console: Console) -> Say:
     return lambda line: console.print(line, style="dim", markup=False)
 
 
-def _file_name(quick: bool, choice: plan.Choice) -> str:
+def _file_name(quick: bool, functions: bool, choice: plan.Choice) -> str:
     """Return another name for a choice: it must not replace the results of all."""
     if choice != plan.Choice():
         return "part.json"
-    return "quick.json" if quick else "full.json"
+    return "quick.json" if quick else "functions.json" if functions else "full.json"
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ class Sitting:
 
 def warm_up(contender: Contender, size: int) -> None:
     """Have it do a little of everything. A tenth of what it is asked for at most is a little."""
-    for workload, part in (("W2", 1), ("W3", 10), ("W4", 10)):
+    for workload, part in (("W2", 1), ("W3", 10), ("W4", 10), ("W8", 10), ("W8 runs", 10)):
         few = min(size // part, dict(contender.entry.largest).get(workload, 0) // 10)
         if few:
             contender.ask(WORKLOADS[workload].do, few, max_wait=120)

@@ -1,4 +1,4 @@
-"""The jobs of a sitting: all, a choice, or the few that fit into four minutes."""
+"""The jobs of a sitting: all, a choice, those of durable functions, or a few for four minutes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ _QUICK = {
 }
 _QUICK_CONTENDERS = ("flowengine", "canvas", "dbos-steps", "dbos-queue")
 
+#: Durable functions: what they are held against, and they, one right after the other.
+_FUNCTIONS = {
+    "W3": (1000,),
+    "W8": (1000,),
+    "W8 reads": (1000,),
+    "W8 tasks": (1000,),
+    "W4": (500,),
+    "W8 runs": (500,),
+}
+_FUNCTIONS_CONTENDERS = ("flowengine", "flowengine-sqlite", "dbos-steps", "dbos-sqlite")
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -36,12 +47,16 @@ class Choice:
         return bool(self.workloads or self.sizes or self.contenders)
 
 
-def jobs(choice: Choice, *, quick: bool) -> list[Job]:
+def jobs(choice: Choice, *, quick: bool, functions: bool = False) -> list[Job]:
     """In the order in which they are done."""
-    if choice.sections and not choice.names_workloads and not quick:
+    if choice.sections and not choice.names_workloads and not quick and not functions:
         return []
-    names = choice.contenders or (_QUICK_CONTENDERS if quick else tuple(CONTENDERS))
-    plan = _QUICK if quick else {name: shape.sizes for name, shape in WORKLOADS.items()}
+    plan, names = {name: shape.sizes for name, shape in WORKLOADS.items()}, tuple(CONTENDERS)
+    if quick:
+        plan, names = _QUICK, _QUICK_CONTENDERS
+    elif functions:
+        plan, names = _FUNCTIONS, _FUNCTIONS_CONTENDERS
+    names = choice.contenders or names
     found = []
     for workload in choice.workloads or tuple(plan):
         for size in choice.sizes or plan.get(workload, WORKLOADS[workload].sizes):
@@ -54,7 +69,7 @@ def jobs(choice: Choice, *, quick: bool) -> list[Job]:
     return found
 
 
-def sections(choice: Choice, known: tuple[str, ...], *, quick: bool) -> tuple[str, ...]:
-    if quick or (choice.names_workloads and not choice.sections):
+def sections(choice: Choice, known: tuple[str, ...], *, is_short: bool) -> tuple[str, ...]:
+    if is_short or (choice.names_workloads and not choice.sections):
         return ()
     return choice.sections or known
