@@ -85,7 +85,7 @@ bench-quick: $(BENCH_QUICK) ## Measure flowengine, the canvas and DBOS in less t
 	.venv-bench/flowengine/bin/python -m benchmarks --quick $(ARGS)
 
 bench-functions: $(BENCH_QUICK) ## Measure durable functions beside graphs and DBOS (ARGS="--repeats 5")
-	@scripts/ensure-servers
+	scripts/ensure-servers
 	.venv-bench/flowengine/bin/python -m benchmarks --functions $(ARGS)
 
 bench-agents: $(BENCH_QUICK) .venv-bench/langgraph/.installed ## Measure turns of agents beside LangGraph and DBOS
