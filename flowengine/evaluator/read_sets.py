@@ -18,6 +18,7 @@ from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.evaluator.triggers import (
     ActivationEnded,
     CancelSteps,
+    RanAhead,
     Report,
     Started,
     Trigger,
@@ -35,15 +36,20 @@ _NEAR, _FURTHER = 6, 16
 def prefetch(work: WorkingSet, triggers: Sequence[Trigger]) -> None:
     """Want every row that the inputs concern."""
     keys = [t.step_key for t in triggers if not isinstance(t, Started) and t.step_key]
+    suspended: set[str] = set()  # functions that go on waiting: nothing above them is read
     for trigger in triggers:
         if isinstance(trigger, CancelSteps):
             keys += [work.root_key, *work.at_event(trigger.after)]
-        elif isinstance(trigger, Report) and isinstance(trigger.outcome, ActivationEnded):
-            keys += _cancelled_calls(work, trigger.step_key, trigger.outcome)
+        elif isinstance(trigger, Report | RanAhead):
+            report = trigger.outcome if isinstance(trigger, Report) else trigger.report
+            if isinstance(report, ActivationEnded):
+                keys += _cancelled_calls(work, trigger.step_key, report)
+                if report.ended is None:
+                    suspended.add(trigger.step_key)
     if work.plan.has_recursion and keys:
         work.want([work.root_key, *keys])
     work.want(keys)
-    rows = [row for key in keys if (row := work.look(key)) is not None]
+    rows = [row for key in keys if key not in suspended and (row := work.look(key)) is not None]
     if ObjectType.MAILBOX in [row.object_type for row in rows]:
         rows = _with_waiting_steps(work, rows)
     above: set[str] = set()
