@@ -32,6 +32,11 @@ class Figure:
         return statistics.median(self.latencies or self.seconds)
 
     @property
+    def lowest(self) -> float:
+        """Seconds of the quickest measurement."""
+        return min(self.seconds)
+
+    @property
     def p99(self) -> float:
         return statistics.quantiles(self.latencies, n=100, method="inclusive")[98]
 
