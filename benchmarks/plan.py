@@ -30,6 +30,8 @@ _FUNCTIONS = {
     "W4": (500,),
     "W8 runs": (500,),
 }
+#: Chains take a second or two, and many short figures say more than a few: as often in each round.
+_CHAINS_PER_ROUND = 3
 _FUNCTIONS_CONTENDERS = ("flowengine", "flowengine-sqlite", "dbos-steps", "dbos-sqlite")
 
 
@@ -66,6 +68,9 @@ def jobs(choice: Choice, *, quick: bool, functions: bool = False) -> list[Job]:
             takers = tuple(name for name in names if CONTENDERS[name].takes(workload, size))
             if takers:
                 found.append(Job(workload, size, takers))
+    if functions:
+        chains = [job for job in found if job.workload not in ("W4", "W8 runs")]
+        found = chains * (_CHAINS_PER_ROUND - 1) + found
     return found
 
 

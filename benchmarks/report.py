@@ -84,7 +84,7 @@ def print_figures(console: Console, sitting: Sitting, jobs: Sequence[Job]) -> No
         for column in (shape.unit, *names, "times"):
             table.add_column(column, justify="right")
         table.add_column("durable")
-        for job in jobs:
+        for job in dict.fromkeys(jobs):  # a round may have a job several times
             if job.workload == workload:
                 for figure in sitting.results.of(workload, job.size):
                     table.add_row(*_row(figure))
