@@ -33,6 +33,7 @@ from flowengine.program.nodes import Json
 from flowengine.program.standard import RESULT
 from flowengine.sdk.conversation import Entry
 from flowengine.store import codec
+from flowengine.store.calls import MadeCalls
 from flowengine.store.failures import is_unavailable
 from flowengine.worker.in_place_calls import in_place_row
 
@@ -118,7 +119,8 @@ class Journal:
         try:
             with self._engine.database.write() as session:
                 row.updated = now = session.now()
-                is_held = session.calls.insert([row], task.uuid, task.lease, now)()
+                made = MadeCalls(row.run_id, task.uuid, task.lease, [row])
+                is_held = bool(session.calls.insert([made])())
                 if is_held:
                     session.reports.heartbeat(task.uuid, task.lease, now, json.dumps(shown))
         except Exception as problem:

@@ -36,6 +36,14 @@ class Executor(Protocol):
         """Make the statements inside one transaction, unless they are in one already."""
 
 
+class HeldActivation(NamedTuple):
+    """The task of an activation that records calls, under the lease that guards the record."""
+
+    run_id: str
+    task_id: str
+    lease: int
+
+
 class SqlalchemyExecutor:
     """Executes inside a transaction of SQLAlchemy, ours or the caller's."""
 
@@ -124,11 +132,11 @@ class Dialect(Protocol):
         """Write a commit plan; return the runs whose part was written."""
 
     def insert_calls(
-        self, executor: Executor, plan: CommitPlan, task_id: str, lease: int
-    ) -> Callable[[], bool]:
-        """Insert the steps of a plan, with their payloads, if a task is held under its lease.
+        self, executor: Executor, plan: CommitPlan, held: Sequence[HeldActivation]
+    ) -> Callable[[], set[str]]:
+        """Insert the steps of a plan, with their payloads: for each run whose activation is held.
 
-        The result is called in this session or a later one of the thread: whether it was held.
+        The result is called in this session or a later one of the thread: the runs that were held.
         """
 
     def stream_commits(

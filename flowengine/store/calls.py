@@ -14,6 +14,7 @@ from flowengine.evaluator.call_statements import key_prefix, plan_of_call
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.program.function_calls import CallEnd, FunctionRecord, RecordedCall
 from flowengine.program.standard import RESULT
+from flowengine.store.backend import HeldActivation
 from flowengine.store.commits import CommitPlan
 from flowengine.store.parts import Part
 from flowengine.store.records import STEP_COLUMNS, step_from
@@ -36,6 +37,15 @@ class StoredFunction(NamedTuple):
     step: Step
     record: FunctionRecord
     seen: int  #: the number of ends that the evaluator has counted, all of them in the record
+
+
+class MadeCalls(NamedTuple):
+    """Calls that an activation has made itself, and the task that must be held to record them."""
+
+    run_id: str
+    task_id: str
+    lease: int
+    calls: Sequence[Step]
 
 
 class Calls(Part):
@@ -78,19 +88,20 @@ class Calls(Part):
         rows = self._session.rows(_LAST, _range(run_id, path))
         return int(rows[0][0]) if rows else None
 
-    def insert(
-        self, calls: Sequence[Step], task_id: str, lease: int, now: int
-    ) -> Callable[[], bool]:
-        """Insert calls that the activation has made itself.
+    def insert(self, made: Sequence[MadeCalls]) -> Callable[[], set[str]]:
+        """Insert the calls that activations of different runs have made themselves.
 
-        One statement, which locks the task's row and no other: a process that takes the lease away
-        waits for it, or is seen by it. The server may still execute it. The result is called in
-        this session or a later one of this thread, and waits for it: False if the lease was lost.
+        One statement, which locks the rows of their tasks and no others: a process that takes a
+        lease away waits for it, or is seen by it. The server may still execute it. The result is
+        called in this session or a later one of this thread, and waits for it: the runs whose
+        lease is held. Nothing is inserted for the others.
         """
         plan = CommitPlan()
-        plan.add_steps(calls, (), {})
-        plan.gather_payloads(calls[0].run_id, now)
-        return self._session.dialect.insert_calls(self._session.executor, plan, task_id, lease)
+        for one in made:
+            plan.add_steps(one.calls, (), {})
+            plan.gather_payloads(one.run_id, one.calls[-1].updated)
+        held = [HeldActivation(one.run_id, one.task_id, one.lease) for one in made]
+        return self._session.dialect.insert_calls(self._session.executor, plan, held)
 
 
 def _range(run_id: str, path: str) -> tuple[str, str, str]:

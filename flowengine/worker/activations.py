@@ -11,9 +11,9 @@ import functools
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from flowengine.authoring import WorkflowCall, workflow_named
 from flowengine.engine import Engine
@@ -41,6 +41,9 @@ from flowengine.worker.in_place_calls import InPlaceCalls, InPlacePolicy, NotRec
 from flowengine.worker.kept_functions import KeptFunction, KeptFunctions
 
 Beat: TypeAlias = Callable[[str | None], bool]
+T = TypeVar("T")
+#: A function that runs: it yields its calls in place whenever they must be recorded.
+Rounds: TypeAlias = Generator[InPlaceCalls, None, T]
 
 log = logging.getLogger("flowengine")
 
@@ -103,7 +106,7 @@ class Activations:
         if isinstance(loaded, Failed):
             return loaded
         try:
-            return self.run(loaded, beat, open_log)
+            return _alone(self.rounds(loaded, beat, open_log))
         finally:
             loaded.kept.activation.drop()
 
@@ -160,22 +163,30 @@ class Activations:
         kept.number = task.try_number
         return LoadedFunction(task, kept, found.seen, found.record.ends)
 
-    def run(self, loaded: LoadedFunction, beat: Beat, open_log: OpenLog | None = None) -> Outcome:
+    def rounds(
+        self,
+        loaded: LoadedFunction,
+        beat: Beat,
+        open_log: OpenLog | None = None,
+        *,
+        sharers: int = 1,
+    ) -> Rounds[Outcome]:
         """Run a function until everything waits; return its report.
 
-        Raises LeaseLost, NotRecorded, and Divergence if its code does not fit its record.
+        Between two rounds its calls can be recorded together with those of others. Raises
+        LeaseLost, NotRecorded, and Divergence if its code does not fit its record.
         """
         task, kept = loaded.task, loaded.kept
         calls = InPlaceCalls(
             *(self._engine, task, kept.function, beat, open_log, self._policy, self._find),
             clock=self.clock,
+            sharers=sharers,
         )
         try:
             report = functools.partial(self._engine.report, task)
-            with self.probe.over(task):
-                found, loaded.seconds = _advanced(
-                    *(kept, calls, loaded.ends, loaded.seen, report, self._warn, self.clock)
-                )
+            found, loaded.seconds = yield from _advanced(
+                *(kept, calls, loaded.ends, loaded.seen, report, self._warn, self.clock)
+            )
             if kept.activation.function.is_plain:
                 # A greenlet goes on in its own thread alone, and the next activation may be
                 # claimed by another one: it replays the record.
@@ -249,6 +260,16 @@ class Activations:
             raise ChildNotStarted(task.step_path, called, problem) from problem
 
 
+def _alone(rounds: Rounds[T]) -> T:
+    """Run a function whose calls are not recorded together with those of others."""
+    while True:
+        try:
+            next(rounds)
+        except StopIteration as ended:
+            found: T = ended.value
+            return found
+
+
 def _advanced(
     kept: KeptFunction,
     calls: InPlaceCalls,
@@ -257,9 +278,10 @@ def _advanced(
     report: Callable[[ActivationEnded], object],
     warn: Callable[[KeptFunction, DifferentArguments], object],
     clock: Callable[[], float],
-) -> tuple[ActivationEnded, float]:
+) -> Rounds[tuple[ActivationEnded, float]]:
     """Run a function, with its calls in place, until it waits for others.
 
+    Yield them when they must be recorded; those that are not recorded then are recorded here.
     Return its report, and the seconds between two waits. The clock is a system call: it is not
     asked at all of many waits.
 
@@ -298,6 +320,8 @@ def _advanced(
                 failed = end
                 break
             made.append(end)
+        if calls.due:
+            yield calls
         calls.record_due()
         del unmade[: len(made)]
         if not made:

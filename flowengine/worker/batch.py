@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from flowengine.dispatch import NO_PROMISE, ClaimPromise
 from flowengine.evaluator.triggers import Outcome
@@ -33,6 +34,16 @@ _OF_OVERHEAD = 0.5
 _GROWTH = 3  # tasks of a batch for each consecutive quick try
 
 
+class Turns(Protocol):
+    """Activations of a batch that its thread has started, and runs in turns."""
+
+    def is_stuck(self, max_wait: float) -> bool:
+        """Whether others wait behind one whose turn takes longer."""
+
+    def take_waiting(self) -> list[ClaimedTask]:
+        """Stop those that wait for their turn, and return them: they are to be released."""
+
+
 class Batch:
     """The order in which one thread starts and reports tasks."""
 
@@ -47,6 +58,7 @@ class Batch:
         self._lock = threading.Lock()
         self._unstarted = deque(entries)
         self._finished: list[ClaimedTask] = []
+        self._turns: Turns | None = None
 
     def add(self, entries: Iterable[ClaimedTask]) -> None:
         with self._lock:
@@ -83,10 +95,30 @@ class Batch:
 
     def take_circuit(self, circuit: str) -> list[ClaimedTask]:
         """Take the unstarted tasks of a circuit: it would refuse them all."""
+        return self.take(lambda entry: entry.task.circuit == circuit)
+
+    def take(self, is_wanted: Callable[[ClaimedTask], bool]) -> list[ClaimedTask]:
+        """Take unstarted tasks out of the batch, to start them or to give them back."""
         with self._lock:
-            refused = [entry for entry in self._unstarted if entry.task.circuit == circuit]
-            self._unstarted = deque(e for e in self._unstarted if e.task.circuit != circuit)
-            return refused
+            taken, others = list[ClaimedTask](), deque[ClaimedTask]()
+            for entry in self._unstarted:
+                (taken if is_wanted(entry) else others).append(entry)
+            self._unstarted = others
+            return taken
+
+    @contextmanager
+    def taking_turns(self, turns: Turns) -> Iterator[None]:
+        """Let the guard look after activations, too, that take turns in the batch's thread."""
+        self._turns = turns
+        try:
+            yield
+        finally:
+            self._turns = None
+
+    def take_behind_turn(self) -> list[ClaimedTask]:
+        """Take the activations that wait for their turn, behind one that takes too long."""
+        turns = self._turns
+        return [] if turns is None else turns.take_waiting()
 
     def waiting(self) -> list[ClaimedTask]:
         """Return the tasks that wait here to be reported or to be started."""
@@ -99,6 +131,9 @@ class Batch:
 
     def is_stuck(self, max_wait: float) -> bool:
         """Whether a task has waited here for longer, to be started or to be reported."""
+        turns = self._turns
+        if turns is not None and turns.is_stuck(max_wait):
+            return True
         with self._lock:
             first = (*self._finished[:1], *([self._unstarted[0]] if self._unstarted else ()))
             now = self._claimed.clock()

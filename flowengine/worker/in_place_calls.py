@@ -26,7 +26,7 @@ from flowengine.event_loop import LoopCall, event_loop
 from flowengine.program.event_options import EventOptions
 from flowengine.program.function_calls import CallEnd, CallKind, FunctionCall
 from flowengine.store import codec
-from flowengine.store.calls import result_of
+from flowengine.store.calls import MadeCalls, result_of
 from flowengine.store.failures import KeyTaken
 from flowengine.store.recovery_queries import TIMEOUT
 from flowengine.worker.batch import BatchSizing
@@ -136,17 +136,24 @@ class InPlaceCalls:
         policy: InPlacePolicy | None,
         find: FindHandler,
         clock: Callable[[], float] = time.monotonic,
+        sharers: int = 1,
     ) -> None:
-        """`find` returns the code of a facet: a poller may have another than the function."""
+        """`find` returns the code of a facet: a poller may have another than the function.
+
+        As many activations as there are `sharers` take turns in this thread.
+        """
         self._find = find
         self._engine, self._task, self._function = engine, task, function
         self._beat, self._open_log, self._policy = beat, open_log, policy
-        self._slice = None if policy is None else TimeSlice(policy.time_slice, policy.others_wait)
+        self._slice = (
+            None if policy is None else TimeSlice(policy.time_slice * sharers, policy.others_wait)
+        )
         self._served = None if policy is None else policy.served()
         self._unrecorded: list[Step] = []  #: calls that were made, in order
         self._has_effects = False  #: whether one of them must be recorded before anything follows
         #: Tells whether the last ones were recorded, if that was not waited for.
-        self._is_recorded: Callable[[], bool] | None = None
+        self._is_recorded: Callable[[], object] | None = None
+        self._is_lost = False  #: whether `record_together` has found that the lease is lost
         self.recorded = 0
         self._clock = clock
         self.seconds = 0.0  #: that their code took, by this clock
@@ -200,8 +207,15 @@ class InPlaceCalls:
         self._has_effects = self._has_effects or has_effects
         return CallEnd(call.number, now, result_of(step.returns))
 
+    @property
+    def due(self) -> int:
+        """How many calls must be recorded before their ends are told: those up to an effect."""
+        return len(self._unrecorded) if self._has_effects else 0
+
     def record_due(self) -> None:
         """Record the calls that must be recorded before their ends are told; raises LeaseLost."""
+        if self._is_lost:
+            raise LeaseLost
         if self._has_effects:
             self.record()
         elif len(self._unrecorded) >= MAX_UNRECORDED:
@@ -215,19 +229,41 @@ class InPlaceCalls:
         """
         if not self._unrecorded and self._is_recorded is None:
             return
-        task, calls, self._unrecorded = self._task, self._unrecorded, []
+        made, self._unrecorded = self._made(), []
         self._has_effects = False
         with self._engine.database.autocommit() as session:
             before, self._is_recorded = self._is_recorded, None
             if before is not None and not before():
                 raise LeaseLost
-            if calls:
-                is_recorded = session.calls.insert(calls, task.uuid, task.lease, calls[-1].updated)
+            if made.calls:
+                is_recorded = session.calls.insert([made])
                 if not wait:
                     self._is_recorded = is_recorded
                 elif not is_recorded():
                     raise LeaseLost
-        self.recorded += len(calls)
+        self.recorded += len(made.calls)
+
+    def _made(self) -> MadeCalls:
+        task = self._task
+        return MadeCalls(task.workflow_id, task.uuid, task.lease, self._unrecorded)
+
+    @staticmethod
+    def record_together(engine: Engine, activations: Sequence[InPlaceCalls]) -> None:
+        """Record the calls of activations of different runs by one commit.
+
+        One that has lost its lease is told when it goes on. If this raises, nothing is recorded.
+        """
+        alike = [one for one in activations if one._is_recorded is None]
+        if not alike:
+            return
+        with engine.database.autocommit() as session:
+            held = session.calls.insert([one._made() for one in alike])()
+        for one in alike:
+            if one._task.workflow_id in held:
+                one.recorded += len(one._unrecorded)
+            else:
+                one._is_lost = True
+            one._unrecorded, one._has_effects = [], False
 
     def _await_record(self) -> None:
         unrecorded, self._unrecorded = self._unrecorded, []

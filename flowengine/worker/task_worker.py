@@ -349,6 +349,8 @@ class TaskWorker:
 
     def _empty_batch(self, batch: Batch) -> None:
         """Take everything but the running task out of a batch."""
+        if waiting := batch.take_behind_turn():
+            self.client.release(waiting)
         if unstarted := batch.take_unstarted():
             self.client.release(unstarted)
         if finished := batch.take_finished():

@@ -23,7 +23,8 @@ from flowengine.evaluator.records import ACTIVATION
 from flowengine.evaluator.triggers import Failed, Lost, Outcome
 from flowengine.step_logs.try_log import TryLog
 from flowengine.store.claims import WorkerIdentity
-from flowengine.worker.activations import Activations
+from flowengine.worker.activation_turns import ActivationTurns
+from flowengine.worker.activations import Activations, Rounds
 from flowengine.worker.async_tries import AsyncTries
 from flowengine.worker.async_try import AsyncTry
 from flowengine.worker.background import HandledCounters
@@ -115,30 +116,82 @@ class Tries:
         except Exception as problem:
             log.debug("model calls enter their turns one by one: %s", problem)
 
-    def run(self, entry: ClaimedTask, batch: Batch) -> bool:
-        """Run a task of the batch; False: its circuit refuses it, and it is parked."""
+    def run(self, entry: ClaimedTask, batch: Batch) -> int:
+        """Run a task of the batch, an activation with others like it.
+
+        Return the number of those that have ended here: one may be parked, or be another's now.
+        """
+        if not self._sizing.is_quick(entry.task.name):
+            self._engine.database.return_connection()  # other threads may need it meanwhile
+        if entry.task.data_type == ACTIVATION:
+            return self._run_in_turns(entry, batch)
         try:
             return self._try(entry, batch)
         except BaseException as problem:
-            self.in_loop.leave(entry)
-            if entry.state == ClaimState.CLAIMED:
-                self._client.park([entry], _BACKOFF)  # it did not start, so nothing is counted
-            elif entry.state == ClaimState.STARTED:
-                # `sys.exit` in a facet, or a signal for this process. It counts as a loss: a
-                # facet that ends every process it runs in would be repeated for ever.
-                reason = f"{type(problem).__name__} ended the thread that worked on it"
-                batch.finish(entry, Lost(reason))
+            self._interrupted(entry, batch, problem)
             raise
+
+    def _interrupted(self, entry: ClaimedTask, batch: Batch, problem: BaseException) -> None:
+        """Deal with a task whose thread ends."""
+        self.in_loop.leave(entry)
+        if entry.state == ClaimState.CLAIMED:
+            self._client.park([entry], _BACKOFF)  # it did not start, so nothing is counted
+        elif entry.state == ClaimState.STARTED:
+            # `sys.exit` in a facet, or a signal for this process. It counts as a loss: a
+            # facet that ends every process it runs in would be repeated for ever.
+            reason = f"{type(problem).__name__} ended the thread that worked on it"
+            batch.finish(entry, Lost(reason))
+
+    def _run_in_turns(self, first: ClaimedTask, batch: Batch) -> int:
+        """Run an activation, in turns with the others of its batch; return how many ended."""
+        entries = [first]
+        if self._takes_turns(first):
+            runs = {first.task.workflow_id}  # a commit has the calls of one activation of a run
+
+            def joins(entry: ClaimedTask) -> bool:
+                if entry.task.workflow_id in runs or not self._takes_turns(entry):
+                    return False
+                runs.add(entry.task.workflow_id)
+                return True
+
+            entries += batch.take(joins)
+        began = time.monotonic()
+        turns = ActivationTurns(
+            self._engine,
+            [(entry, self._function(entry, len(entries))) for entry in entries],
+            self._max_wait / 2,
+            self._activations.probe,
+        )
+        with batch.taking_turns(turns):
+            try:
+                return turns.run(lambda entry, outcome: self._finish(entry, outcome, began, batch))
+            except BaseException as problem:
+                if turns.current is not None:
+                    self._interrupted(turns.current, batch, problem)
+                self._client.release(turns.take_waiting())
+                raise
+
+    def _takes_turns(self, entry: ClaimedTask) -> bool:
+        """Whether others may wait for an activation's turn to end: its code is quick.
+
+        One that was lost with its worker may end this one, too. And a greenlet is bound to its
+        thread: it cannot be stopped by the guard.
+        """
+        task = entry.task
+        if task.data_type != ACTIVATION or entry.state != ClaimState.CLAIMED or task.losses:
+            return False
+        function = getattr(self._find(task.name), "durable", None)
+        is_coroutine = function is not None and not function.is_plain
+        return is_coroutine and self._sizing.is_quick(task.name)
 
     def _try(self, entry: ClaimedTask, batch: Batch) -> bool:
         task = entry.task
-        if not self._sizing.is_quick(task.name):
-            self._engine.database.return_connection()  # other threads may need it meanwhile
         began = time.monotonic()
         begun: Outcome | AsyncTry | None
         try:
             if task.data_type:
-                begun = self._begin_function(entry)
+                self._claimed_tasks.start(entry)
+                begun = self._activations.start_run(task)
             else:
                 begun = self._begin(entry, lambda: batch.take_circuit(task.circuit))
             if isinstance(begun, AsyncTry):
@@ -152,11 +205,15 @@ class Tries:
             return True
         if begun is None:
             return False
+        self._finish(entry, begun, began, batch)
+        return True
+
+    def _finish(self, entry: ClaimedTask, ended: Outcome, began: float, batch: Batch) -> None:
         lines = entry.log()
         others = 0.0 if lines is None else lines.seconds
         self._settle(
-            task,
-            begun,
+            entry.task,
+            ended,
             began,
             lambda outcome: batch.finish(entry, outcome),
             others,
@@ -165,7 +222,6 @@ class Tries:
         )
         if entry.state == ClaimState.RELEASED:  # the process ends: nothing is reported
             entry.at_report(False)
-        return True
 
     def _begin(
         self, entry: ClaimedTask, also: Callable[[], list[ClaimedTask]] = list
@@ -194,26 +250,26 @@ class Tries:
             self.in_loop.leave(entry)
         return begun
 
-    def _begin_function(self, entry: ClaimedTask) -> Outcome | None:
-        """Run an activation of a durable function, or start the run that a function awaits.
+    def _function(self, entry: ClaimedTask, sharers: int) -> Rounds[Outcome | None]:
+        """Run an activation of a durable function; None: nothing is to be reported.
 
-        None: another process has the activation.
+        As many activations as there are `sharers` take turns in this thread.
         """
+        if entry.state != ClaimState.CLAIMED:
+            return None  # released before its turn
         task, clock = entry.task, self._activations.clock
         began = clock()
-        loaded = self._activations.load(task) if task.data_type == ACTIVATION else None
+        loaded = self._activations.load(task)
         self._claimed_tasks.start(entry)
-        if loaded is None:
-            return self._activations.start_run(task)
         if isinstance(loaded, Failed):
             return loaded
         entry.at_report = functools.partial(self._activations.settle, loaded)
         try:
-            ended = self._activations.run(
-                loaded, functools.partial(self._beat, task), self._open_shared_log(entry)
-            )
+            beat, open_log = functools.partial(self._beat, task), self._open_shared_log(entry)
+            ended = yield from self._activations.rounds(loaded, beat, open_log, sharers=sharers)
             entry.seconds = loaded.seconds
-            entry.overhead = max(0.0, clock() - began - loaded.seconds)
+            # Others had their turns meanwhile.
+            entry.overhead = max(0.0, (clock() - began) / sharers - loaded.seconds)
             return ended
         except Divergence as problem:
             outcome = self._activations.diverged(task, problem)
@@ -237,7 +293,8 @@ class Tries:
                 task.step_path,
                 extra={"action": "activation_dropped", "run": task.workflow_id},
             )
-            self._claimed_tasks.close(ClaimEvent.RELEASE, [entry])
+            if entry.state == ClaimState.STARTED:  # a process that ends releases it
+                self._claimed_tasks.close(ClaimEvent.RELEASE, [entry])
             return None
 
     def _open_shared_log(self, entry: ClaimedTask) -> OpenLog | None:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from flowengine.store.backend import Executor
+from flowengine.store.backend import Executor, HeldActivation
 from flowengine.store.commits import CommitPlan, CommitRefused
 from flowengine.store.postgres.channels import FEED, task_channel
 from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor
@@ -56,35 +56,50 @@ def write(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
 
 
 def insert_calls(
-    executor: Executor, plan: CommitPlan, task_id: str, lease: int
-) -> Callable[[], bool]:
-    """Insert the calls of an activation, if its task is held under its lease.
+    executor: Executor, plan: CommitPlan, held: Sequence[HeldActivation]
+) -> Callable[[], set[str]]:
+    """Insert the calls of the activations whose task is held under its lease.
 
     The server may still be at it when this returns; the result is waited for by the next statement
     on the connection.
     """
-    encodings, values = encode(plan, is_alone=True)
-    text, given = _calls_statement(encodings), [*values, task_id, str(lease)]
-    if not isinstance(executor, PostgresExecutor):
-        written = bool(executor.rows(text, given))
-    elif (sent := executor.send_text(text, given)) is not None:
-        return lambda: bool(sent.column())
+    is_alone = len(held) == 1
+    encodings, values = encode(plan, is_alone=is_alone)
+    text = _calls_statement(encodings, is_alone)
+    if is_alone:
+        given = [*values, held[0].task_id, str(held[0].lease)]
     else:
-        written = bool(executor.fetch_text_column(text, given))
+        given = [*values, json.dumps({one.task_id: one.lease for one in held})]
+    if not isinstance(executor, PostgresExecutor):
+        written = {row[0] for row in executor.rows(text, given)}
+    elif (sent := executor.send_text(text, given)) is not None:
+        return lambda: set(sent.column())
+    else:
+        written = set(executor.fetch_text_column(text, given))
     return lambda: written
 
 
 @functools.cache
-def _calls_statement(encodings: tuple[Encoding, ...]) -> str:
+def _calls_statement(encodings: tuple[Encoding, ...], is_alone: bool) -> str:
     names = [encoding.section for encoding in encodings]
     parts = [decode(encoding) for encoding in encodings]
-    # FOR SHARE: whoever takes the lease away waits for this statement, or it sees the new lease.
-    parts.append(
-        "ok AS (SELECT t.run_id AS id FROM flowengine_task t WHERE t.uuid = %s::text "
-        "AND t.lease = %s::integer AND t.state = 'running' FOR SHARE)"
-    )
-    parts += [f"{name}_w AS ({write_rows(name, _allowed_rows(name, True))})" for name in names]
+    # FOR SHARE: whoever takes a lease away waits for this statement, or it sees the new lease. In
+    # the order of the tasks: two statements lock none of them crosswise.
+    parts.append(_HELD_ALONE if is_alone else _HELD_TOGETHER)
+    rows_of = functools.partial(_allowed_rows, is_alone=is_alone)
+    parts += [f"{name}_w AS ({write_rows(name, rows_of(name))})" for name in names]
     return f"WITH {', '.join(parts)} SELECT id FROM ok"
+
+
+_HELD_ALONE = (
+    "ok AS (SELECT t.run_id AS id FROM flowengine_task t WHERE t.uuid = %s::text "
+    "AND t.lease = %s::integer AND t.state = 'running' FOR SHARE)"
+)
+_HELD_TOGETHER = (
+    "g AS MATERIALIZED (SELECT key AS uuid, value::integer AS lease FROM json_each_text(%s)), "
+    "ok AS MATERIALIZED (SELECT t.run_id AS id FROM flowengine_task t JOIN g "
+    f"ON {IS_HELD} ORDER BY t.uuid FOR SHARE OF t)"
+)
 
 
 def send(executor: PipelineExecutor, plan: CommitPlan) -> None:

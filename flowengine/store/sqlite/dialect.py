@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flowengine.store import claims
-from flowengine.store.backend import EncodedReport, Executor
+from flowengine.store.backend import EncodedReport, Executor, HeldActivation
 from flowengine.store.commit_rows import SECTIONS, StoredLog
 from flowengine.store.commits import CommitPlan, CommitRefused
 from flowengine.store.parts import MANY
@@ -166,25 +166,31 @@ def commit(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
             return _commit_whole(executor, plan, guarded)
         allowed = _allowed(executor, plan, guarded)
         is_whole = len(allowed) == len(plan.runs) + len(plan.new_runs)
-        for name, rows in plan.filled():
-            if name == "new_runs":
-                continue
-            if not is_whole:
-                place = SECTIONS[name].columns.index("run_id")
-                rows = [row for row in rows if row[place] in allowed]
-            if rows:
-                write_rows(executor, name, rows)
+        _write_allowed(executor, plan, allowed, is_whole=is_whole)
     return allowed
 
 
 def insert_calls(
-    executor: Executor, plan: CommitPlan, task_id: str, lease: int
-) -> Callable[[], bool]:
+    executor: Executor, plan: CommitPlan, held: Sequence[HeldActivation]
+) -> Callable[[], set[str]]:
     with executor.atomic():
-        is_held = executor.rows(_COUNT_HELD, (task_id, lease)) == [(1,)]
-        for name, rows in plan.filled() if is_held else ():
+        allowed = {one.run_id for one in held if executor.rows(_COUNT_HELD, one[1:]) == [(1,)]}
+        _write_allowed(executor, plan, allowed, is_whole=len(allowed) == len(held))
+    return lambda: allowed
+
+
+def _write_allowed(
+    executor: Executor, plan: CommitPlan, allowed: set[str], *, is_whole: bool
+) -> None:
+    """Write the part of each allowed run, whose row is written if it is new."""
+    for name, rows in plan.filled():
+        if name == "new_runs":
+            continue
+        if not is_whole:
+            place = SECTIONS[name].columns.index("run_id")
+            rows = [row for row in rows if row[place] in allowed]
+        if rows:
             write_rows(executor, name, rows)
-    return lambda: is_held
 
 
 def _allowed(executor: Executor, plan: CommitPlan, guarded: bool) -> set[str]:

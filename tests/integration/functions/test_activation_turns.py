@@ -1,0 +1,256 @@
+"""Activations of one batch: they take turns, and one commit records the calls of a round."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from flowengine import event_facet, foreach, gather, workflow
+from flowengine.authoring import event_facet_names
+from flowengine.engine import Run
+from flowengine.evaluator import RunState
+from flowengine.evaluator.states import ObjectType, StepState
+from flowengine.evaluator.triggers import Lost
+from flowengine.store.calls import Calls, MadeCalls
+from flowengine.store.claims import WorkerIdentity
+from flowengine.worker import TaskWorker
+from tests.integration.functions.workers import IN_PLACE, Worked, worked
+
+pytestmark = pytest.mark.each_database
+
+COUNT, LENGTH = 4, 5
+TIMEOUT = 60.0
+made: list[tuple[int, int]] = []  #: the calls whose code was run, in order
+before: dict[tuple[int, int], Callable[[], object]] = {}  #: called by one of them, once
+
+
+@event_facet
+def noted(name: int, n: int) -> int:
+    made.append((name, n))
+    if (name, n) in before:
+        before.pop((name, n))()
+    return n + 1
+
+
+@workflow
+async def named_chain(name: int, count: int) -> int:
+    n = 0
+    for _ in range(count):
+        n = await noted(name, n)
+    return n
+
+
+@workflow
+async def named_group(name: int, count: int) -> list[int]:
+    return await gather(*(noted(name, n) for n in range(count)))
+
+
+@workflow
+def several_chains(names: list[int]) -> list[int]:
+    return foreach(names, lambda name: named_chain(name, LENGTH))
+
+
+@pytest.fixture(autouse=True)
+def nothing_made() -> Iterator[None]:
+    yield
+    before.clear()
+    made.clear()
+
+
+def learnt(work: Worked) -> Worked:
+    """Let the worker learn that the functions and their facet are quick."""
+    for flow in (named_chain, named_chain, named_group, named_group):
+        work.run(flow, 99, 2)
+    made.clear()
+    return work
+
+
+@pytest.fixture
+def work(database_url: str, tmp_path: Path) -> Iterator[Worked]:
+    with worked(database_url, tmp_path, **IN_PLACE) as work:
+        yield learnt(work)
+
+
+class Inserts:
+    """The statements that record calls in place, and whether they are let through."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runs: list[int] = []  #: of each statement
+        self.is_refused: Callable[[int], bool] = lambda _: False
+        insert = Calls.insert
+
+        def inserted(calls: Calls, given: Sequence[MadeCalls]) -> Any:
+            self.runs.append(len(given))
+            if self.is_refused(len(given)):
+                raise OperationalError("", {}, ConnectionError("connection refused"))
+            return insert(calls, given)
+
+        monkeypatch.setattr(Calls, "insert", inserted)
+
+
+@pytest.fixture
+def inserts(monkeypatch: pytest.MonkeyPatch, work: Worked) -> Inserts:
+    return Inserts(monkeypatch)
+
+
+def started(work: Worked, count: int = LENGTH) -> list[Run[Any]]:
+    return [work.start(named_chain, name, count) for name in range(COUNT)]
+
+
+def each_once(count: int = LENGTH) -> Counter[tuple[int, int]]:
+    return Counter((name, n) for name in range(COUNT) for n in range(count))
+
+
+def calls_of(run: Run[Any]) -> list[Any]:
+    return [step for step in run.steps() if step.object_type == ObjectType.FUNCTION_CALL]
+
+
+def test_functions_of_a_batch_share_the_commits_of_their_calls(
+    work: Worked, inserts: Inserts
+) -> None:
+    runs = started(work)
+    work.settle()
+    assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
+    assert inserts.runs == [COUNT] * LENGTH
+    assert made == [(name, n) for n in range(LENGTH) for name in range(COUNT)]
+    for run in runs:
+        assert [call.state for call in calls_of(run)] == [StepState.COMPLETE] * LENGTH
+
+
+def test_a_function_goes_on_alone_when_the_others_have_ended(
+    work: Worked, inserts: Inserts
+) -> None:
+    short, long = work.start(named_chain, 0, 2), work.start(named_chain, 1, 4)
+    work.settle()
+    assert (short.result(timeout=0), long.result(timeout=0)) == (2, 4)
+    assert inserts.runs == [2, 2, 1, 1]
+
+
+def test_a_round_of_many_calls_is_recorded_before_it_ends(work: Worked, inserts: Inserts) -> None:
+    runs = [work.start(named_group, name, 60) for name in range(COUNT)]
+    work.settle()
+    assert [run.result(timeout=0) for run in runs] == [list(range(1, 61))] * COUNT
+    assert inserts.runs == [2, 2]
+
+
+def test_functions_of_one_run_are_not_recorded_together(work: Worked, inserts: Inserts) -> None:
+    run = work.start(several_chains, [0, 1, 2, 3])
+    work.settle()
+    assert run.result(timeout=0) == [LENGTH] * 4
+    assert set(inserts.runs) == {1}
+    assert Counter(made) == each_once()
+
+
+def test_a_function_that_has_lost_its_lease_does_not_disturb_the_others(
+    work: Worked, inserts: Inserts
+) -> None:
+    runs = started(work)
+
+    def lose() -> None:
+        (task,) = [task for task in work.engine.tasks(runs[1].id) if task.state == "running"]
+        assert work.engine.end_try(runs[1].id, task.uuid, task.lease, Lost("a watchdog said so"))
+
+    before[1, 2] = lose
+    work.settle()
+    work.settle()
+    assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
+    # The call that was made without the lease was not recorded: it is made again.
+    assert Counter(made) == each_once() + Counter([(1, 2)])
+    assert [len(calls_of(run)) for run in runs] == [LENGTH] * COUNT
+
+
+def test_when_the_common_commit_is_refused_each_function_records_its_own(
+    work: Worked, inserts: Inserts
+) -> None:
+    inserts.is_refused = lambda runs: runs > 1
+    runs = started(work)
+    work.settle()
+    assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
+    assert Counter(made) == each_once()
+    assert Counter(inserts.runs) == {COUNT: LENGTH, 1: LENGTH * COUNT}
+
+
+def test_while_the_database_is_away_functions_go_on_behind_their_last_recorded_calls(
+    work: Worked, inserts: Inserts
+) -> None:
+    runs = started(work)
+
+    def refuse() -> None:
+        inserts.is_refused = lambda _: True
+
+    before[0, 2] = refuse
+    work.settle()
+    inserts.is_refused = lambda _: False
+    assert [run.info().state for run in runs] == [RunState.RUNNING] * COUNT
+    assert [len(calls_of(run)) for run in runs] == [2] * COUNT
+    work.pass_time(2)
+    assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
+    assert Counter(made) == each_once() + Counter((name, 2) for name in range(COUNT))
+
+
+def test_a_call_that_ends_its_thread_takes_no_other_function_along(
+    work: Worked, inserts: Inserts
+) -> None:
+    runs = started(work)
+
+    def die() -> None:
+        raise SystemExit
+
+    before[2, 3] = die
+    with pytest.raises(SystemExit):
+        work.settle()
+    # Those that had their turn in this round have lost nothing, and are not counted as lost.
+    assert [len(calls_of(run)) for run in runs] == [4, 4, 3, 3]
+    work.settle()
+    assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
+    assert Counter(made) == each_once() + Counter([(2, 3)])
+    losses = [[task.losses for task in work.engine.tasks(run.id)] for run in runs]
+    assert [sum(of_run) for of_run in losses] == [0, 0, 1, 0]
+
+
+def test_functions_behind_a_call_that_takes_long_go_on_elsewhere(
+    database_url: str, tmp_path: Path
+) -> None:
+    """They wait for `batch_max_wait` at most, and no call of theirs is made again."""
+    quickly = {**IN_PLACE, "batch_max_wait": 0.05}
+    with worked(database_url, tmp_path, **quickly) as work:
+        learnt(work)
+        is_in, go_on = threading.Event(), threading.Event()
+
+        def block() -> None:
+            is_in.set()
+            assert go_on.wait(TIMEOUT)
+
+        runs = started(work)
+        before[1, 2] = block
+        first = threading.Thread(target=work.settle)
+        first.start()
+        assert is_in.wait(TIMEOUT)
+        others = [run for name, run in enumerate(runs) if name != 1]
+        other = TaskWorker(work.engine, WorkerIdentity("t", "c" * 32, 2), event_facet_names)
+        try:
+            while not all(run.info().is_final for run in others):
+                other.drain("default")
+        finally:
+            go_on.set()
+            first.join(TIMEOUT)
+            other.end()
+        work.settle()
+        assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
+        assert Counter(made) == each_once()
+
+
+def test_a_process_that_ends_releases_the_functions_that_wait(work: Worked) -> None:
+    runs = started(work)
+    before[1, 2] = lambda: work.worker.client.release_active(0.0)
+    work.settle()
+    work.settle()
+    assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
+    # The calls of the round in which it ended were made without the lease.
+    assert Counter(made) == each_once() + Counter((name, 2) for name in range(COUNT))
