@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -246,11 +247,22 @@ def test_functions_behind_a_call_that_takes_long_go_on_elsewhere(
         assert Counter(made) == each_once()
 
 
-def test_a_process_that_ends_releases_the_functions_that_wait(work: Worked) -> None:
+@pytest.mark.parametrize("is_thread_ended", [False, True])
+def test_a_process_that_ends_releases_the_functions_that_wait(
+    work: Worked, is_thread_ended: bool
+) -> None:
     runs = started(work)
-    before[1, 2] = lambda: work.worker.client.release_active(0.0)
-    work.settle()
+
+    def end() -> None:
+        work.worker.client.release_active(0.0)
+        if is_thread_ended:
+            raise SystemExit
+
+    before[1, 2] = end
+    with suppress(SystemExit):
+        work.settle()
     work.settle()
     assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
-    # The calls of the round in which it ended were made without the lease.
-    assert Counter(made) == each_once() + Counter((name, 2) for name in range(COUNT))
+    # Calls that were made without the lease are made again.
+    again = range(2) if is_thread_ended else range(COUNT)
+    assert Counter(made) == each_once() + Counter((name, 2) for name in again)
