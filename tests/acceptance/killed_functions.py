@@ -24,6 +24,7 @@ from flowengine.store.sqlite.database import SqliteDatabase
 from tests.acceptance.thirty_steps import kill_at
 
 LOOP, WIDTH = 6, 9
+NAMES = ["ada", "bob", "cleo", "dora"]
 EXPECTED = [
     sum(range(LOOP)),
     [2 * n for n in range(WIDTH)],
@@ -102,9 +103,9 @@ async def journey(name: str) -> list[object]:
 
 def _note() -> None:
     """Record each execution of a call: a second one after a kill is allowed, and counted."""
-    path = current_step().path
+    step = current_step()
     with Path(os.environ["EXECUTIONS"]).open("a") as file:
-        file.write(f"{path} {current_step().try_number}\n")
+        file.write(f"{step.run_id} {step.path} {step.try_number}\n")
 
 
 def executions() -> Counter[str]:
@@ -114,15 +115,17 @@ def executions() -> Counter[str]:
 
 def run_and_die(url: str, commits: int, moment: str) -> None:
     """Run the function; kill this process at its n-th commit. 0: let it live."""
-    kind, _, rest = url.partition("|")  # tasks or in-place
+    kind, _, rest = url.partition("|")  # tasks, in-place or in-turns
     os.environ["FLOWENGINE_DATABASE_URL"], _, os.environ["EXECUTIONS"] = rest.partition("|")
-    os.environ["FLOWENGINE_CONCURRENCY"] = "2"
+    # In one thread, so that the functions are claimed together.
+    os.environ["FLOWENGINE_CONCURRENCY"] = "1" if kind == "in-turns" else "2"
     os.environ["FLOWENGINE_WATCHDOG_INTERVAL"] = "0.05"
-    os.environ["FLOWENGINE_QUICK_SECONDS"] = "1" if kind == "in-place" else "0.000000001"
+    os.environ["FLOWENGINE_QUICK_SECONDS"] = "0.000000001" if kind == "tasks" else "1"
     os.environ["FLOWENGINE_BATCH_MAX_WAIT"] = "1"
     if commits:
         database = PostgresDatabase if rest.startswith("postgresql") else SqliteDatabase
         kill_at(database, commits, moment)
-    run = journey.options(key="the one").start("ada")
-    print(run.result(timeout=60))
+    names = NAMES if kind == "in-turns" else NAMES[:1]
+    runs = [journey.options(key=f"of {name}").start(name) for name in names]
+    print([run.result(timeout=60) for run in runs])
     sys.stdout.flush()

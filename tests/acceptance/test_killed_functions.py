@@ -18,10 +18,12 @@ from tests.servers import PostgresServer
 KILLS = [
     ("sqlite", "in-place", "after", 13),
     ("postgresql", "tasks", "before", 19),
+    ("sqlite", "in-turns", "before", 23),
+    ("postgresql", "in-turns", "after", 19),
     *(
         pytest.param((database, kind, moment, 1), marks=pytest.mark.chaos)
         for database in ("sqlite", "postgresql")
-        for kind in ("in-place", "tasks")
+        for kind in ("in-place", "tasks", "in-turns")
         for moment in ("after", "before")
     ),
 ]
@@ -47,14 +49,15 @@ def test_a_function_that_is_killed_at_any_commit_ends_with_the_same_result(
         killed += 1
         again = run_child(place, 0, moment, killed_functions.run_and_die)
         assert again == 0, f"killed {moment} commit {commit}"
-        check_rows(url)
-        check_executions(tmp_path / f"{commit}.executions")
+        names = killed_functions.NAMES if kind == "in-turns" else killed_functions.NAMES[:1]
+        check_rows(url, len(names))
+        check_executions(tmp_path / f"{commit}.executions", len(names))
     print(f"{database}, {kind}: killed {moment} {killed} commits")
     assert killed >= 2, "the run should have more commits"
 
 
-def check_rows(url: str) -> None:
-    """One run, completed; every number of the function once; nothing open."""
+def check_rows(url: str, count: int) -> None:
+    """The runs are completed; every number of a function is there once; nothing is open."""
     database = Database(url)
     with database.read() as session:
 
@@ -63,7 +66,7 @@ def check_rows(url: str) -> None:
 
         runs = rows("SELECT state, outputs FROM flowengine_run")
         calls = rows(
-            "SELECT position, state FROM flowengine_step WHERE object_type = 'FunctionCall'"
+            "SELECT run_id, position FROM flowengine_step WHERE object_type = 'FunctionCall'"
         )
         steps = rows("SELECT DISTINCT state FROM flowengine_step")
         left = rows(
@@ -72,11 +75,13 @@ def check_rows(url: str) -> None:
         facts = rows("SELECT id FROM flowengine_fact WHERE NOT taken_in")
         timers = rows("SELECT id FROM flowengine_timer WHERE fired IS NULL")
     database.close()
-    ((state, outputs),) = runs
-    assert state == "COMPLETED"
-    assert codec.attributes(str(outputs)) == {"result": killed_functions.EXPECTED}
-    numbers = [number for number, _ in calls]
-    assert sorted(map(int, map(str, numbers))) == list(range(len(numbers)))
+    assert len(runs) == count
+    for state, outputs in runs:
+        assert state == "COMPLETED"
+        assert codec.attributes(str(outputs)) == {"result": killed_functions.EXPECTED}
+    for run_id in {run_id for run_id, _ in calls}:
+        numbers = [number for of_run, number in calls if of_run == run_id]
+        assert sorted(map(int, map(str, numbers))) == list(range(len(numbers)))
     assert {one for (one,) in steps} <= {
         "state.statement.Complete",
         "state.statement.Error",
@@ -88,11 +93,13 @@ def check_rows(url: str) -> None:
     assert timers == []
 
 
-def check_executions(place: Path) -> None:
-    """A death repeats the calls that were not recorded: once each, and few of them."""
+def check_executions(place: Path, count: int) -> None:
+    """A death repeats the calls that were not recorded: once each, and few of each function."""
     os.environ["EXECUTIONS"] = str(place)
     found: Counter[str] = killed_functions.executions()
     del os.environ["EXECUTIONS"]
     repeated = {call: count for call, count in found.items() if count > 1}
     assert set(repeated.values()) <= {2}
-    assert len(repeated) <= killed_functions.WIDTH + 1
+    of_runs = Counter(call.partition(" ")[0] for call in repeated)
+    assert len(of_runs) <= count
+    assert all(number <= killed_functions.WIDTH + 1 for number in of_runs.values())
