@@ -52,6 +52,16 @@ def test_fifty_calls_without_effects_are_one_statement(work: WorkingSet) -> None
     assert step_rows(work) == 501 + 3
 
 
+@pytest.mark.parametrize("runs", [2, 20])
+def test_calls_of_functions_that_are_claimed_together_share_their_statements(
+    work: WorkingSet, runs: int
+) -> None:
+    with work.counted() as statements:
+        work.run(bodies.chain, *([[10]] * runs))
+    assert statements["WITH new_steps_"] == 10
+    assert step_rows(work) == 10 + 3
+
+
 def test_a_gather_in_place_is_one_statement(work: WorkingSet) -> None:
     with work.counted() as statements:
         work.run(bodies.wide, [100])

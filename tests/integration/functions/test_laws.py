@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class Fate:
 
     def __init__(self, work: Worked, seed: int | None) -> None:
         self.work, self.choices = work, random.Random(seed or 0)
-        self.deaths, self.share, self.keeps = 0, 0.0, 1.0
+        self.deaths, self.share, self.keeps, self.is_dead = 0, 0.0, 1.0, False
         if seed is not None:
             self.deaths = self.choices.choice([0, 1, 2, 3])
             self.share = self.choices.choice([0.0, 0.3, 1.0])  #: of calls that are made in place
@@ -63,6 +63,8 @@ class Fate:
     def may_die(self) -> None:
         if self.deaths and self.choices.random() < 0.1:
             self.deaths -= 1
+            self.is_dead = True
+        if self.is_dead:  # nothing reaches the database any more
             raise Death
 
     @contextmanager
@@ -76,13 +78,22 @@ class Fate:
         worker = TaskWorker(self.work.engine, WorkerIdentity("s", "b" * 32, 1), event_facet_names)
         policy: Any = worker._tries._activations._policy
         policy.leading = self.leading
+        for _ in range(2):  # functions that are claimed together take turns
+            worker._sizing.count(follows.activation.name, 1e-6)
         self.work.worker = worker
 
-    def recover(self, run: Run[Any]) -> None:
+    def works(self, runs: int) -> int:
+        """Work on one task; on all that are claimed together, if there are several runs."""
+        alone = runs == 1 or self.choices.random() < 0.2
+        return (alone and self.work.worker.poll("default", 1)) or self.work.worker.drain("default")
+
+    def recover(self, runs: Sequence[Run[Any]]) -> None:
         """Report the tasks of a dead process as lost, as the watchdog does."""
-        for task in self.work.engine.tasks(run.id):
-            if task.state == "running":
-                self.work.engine.end_try(run.id, task.uuid, task.lease, Lost("killed"))
+        self.is_dead = False
+        for run in runs:
+            for task in self.work.engine.tasks(run.id):
+                if task.state == "running":
+                    self.work.engine.end_try(run.id, task.uuid, task.lease, Lost("killed"))
         self.new_process()
 
 
@@ -94,19 +105,19 @@ def shared(tmp_path_factory: pytest.TempPathFactory, file_with_schema: Path) -> 
         yield work
 
 
-def finish(work: Worked, run: Run[Any], fate: Fate) -> None:
+def finish(work: Worked, runs: Sequence[Run[Any]], fate: Fate) -> None:
     for _ in range(500):
-        if run.info().is_final:
+        if all(run.info().is_final for run in runs):
             return
         try:
-            while work.worker.poll("default", 1) or work.worker.drain("default"):
+            while fate.works(len(runs)):
                 if fate.choices.random() > fate.keeps:
                     work.worker._tries.kept_functions.clear()
             work.clock.now += fate.choices.randint(1, 3_000)
             work.pass_time(0)
         except Death:
-            fate.recover(run)
-    raise AssertionError(f"the run does not end: {run.info()}")
+            fate.recover(runs)
+    raise AssertionError(f"not all end: {[run.info() for run in runs]}")
 
 
 def check_replay(work: Worked, run: Run[Any]) -> None:
@@ -138,26 +149,31 @@ def check_replay(work: Worked, run: Run[Any]) -> None:
         assert (step.error or {})["type"] == ended.error["type"]
 
 
-def law(shared: Worked, monkeypatch: pytest.MonkeyPatch, script: Any, seed: int | None) -> Run[Any]:
+def law(
+    shared: Worked, monkeypatch: pytest.MonkeyPatch, scripts: Sequence[Any], seed: int | None
+) -> list[Run[Any]]:
+    """Run a function for each script, all at once; return their runs."""
     fate = Fate(shared, seed)
-    insert, report = Calls.insert, shared.engine.report_many
     fate.new_process()
     with monkeypatch.context() as patched:
 
-        def inserted(calls: Calls, *given: Any) -> bool:
-            with fate.around():
-                return insert(calls, *given)
+        def commits(place: Any, name: str) -> None:
+            real = getattr(place, name)
 
-        def reported(*given: Any, **options: Any) -> Any:
-            with fate.around():
-                return report(*given, **options)
+            def committed(*given: Any, **options: Any) -> Any:
+                with fate.around():
+                    return real(*given, **options)
 
-        patched.setattr(Calls, "insert", inserted)
-        patched.setattr(shared.engine, "report_many", reported)
-        run = shared.start(follows, script)
-        finish(shared, run, fate)
-    check_replay(shared, run)
-    return run
+            patched.setattr(place, name, committed)
+
+        commits(Calls, "insert")
+        for name in ("report_many", "release_held", "park"):
+            commits(shared.engine, name)
+        runs = [shared.start(follows, script) for script in scripts]
+        finish(shared, runs, fate)
+    for run in runs:
+        check_replay(shared, run)
+    return runs
 
 
 def outcome(work: Worked, run: Run[Any]) -> tuple[Any, ...]:
@@ -182,7 +198,7 @@ def outcome(work: Worked, run: Run[Any]) -> tuple[Any, ...]:
 def test_a_strict_replay_gives_the_recorded_outcome(
     shared: Worked, monkeypatch: pytest.MonkeyPatch, script: Any, seed: int
 ) -> None:
-    law(shared, monkeypatch, script, seed)
+    law(shared, monkeypatch, [script], seed)
 
 
 @pytest.mark.chaos
@@ -191,7 +207,7 @@ def test_a_strict_replay_gives_the_recorded_outcome(
 def test_many_strict_replays_give_the_recorded_outcomes(
     shared: Worked, monkeypatch: pytest.MonkeyPatch, script: Any, seed: int
 ) -> None:
-    law(shared, monkeypatch, script, seed)
+    law(shared, monkeypatch, [script], seed)
 
 
 @settings(
@@ -204,7 +220,7 @@ def test_many_strict_replays_give_the_recorded_outcomes(
 def test_a_function_without_races_ends_as_if_nothing_had_happened(
     shared: Worked, monkeypatch: pytest.MonkeyPatch, script: Any, seed: int
 ) -> None:
-    undisturbed, run = (law(shared, monkeypatch, script, given) for given in (None, seed))
+    (undisturbed,), (run,) = (law(shared, monkeypatch, [script], given) for given in (None, seed))
     assert outcome(shared, run) == outcome(shared, undisturbed)
 
 
@@ -214,5 +230,35 @@ def test_a_function_without_races_ends_as_if_nothing_had_happened(
 def test_many_functions_without_races_end_as_if_nothing_had_happened(
     shared: Worked, monkeypatch: pytest.MonkeyPatch, script: Any, seed: int
 ) -> None:
-    undisturbed, run = (law(shared, monkeypatch, script, given) for given in (None, seed))
+    (undisturbed,), (run,) = (law(shared, monkeypatch, [script], given) for given in (None, seed))
     assert outcome(shared, run) == outcome(shared, undisturbed)
+
+
+def check_together(
+    shared: Worked, monkeypatch: pytest.MonkeyPatch, together: Sequence[Any], seed: int
+) -> None:
+    undisturbed = [law(shared, monkeypatch, [script], None)[0] for script in together]
+    runs = law(shared, monkeypatch, together, seed)
+    assert [outcome(shared, run) for run in runs] == [outcome(shared, run) for run in undisturbed]
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate],
+)
+@given(together=st.lists(scripts_without_races, min_size=2, max_size=4), seed=st.integers(0, 2**32))
+def test_functions_that_take_turns_end_as_each_would_alone(
+    shared: Worked, monkeypatch: pytest.MonkeyPatch, together: Sequence[Any], seed: int
+) -> None:
+    check_together(shared, monkeypatch, together, seed)
+
+
+@pytest.mark.chaos
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(together=st.lists(scripts_without_races, min_size=2, max_size=6), seed=st.integers(0, 2**32))
+def test_many_functions_that_take_turns_end_as_each_would_alone(
+    shared: Worked, monkeypatch: pytest.MonkeyPatch, together: Sequence[Any], seed: int
+) -> None:
+    check_together(shared, monkeypatch, together, seed)
