@@ -25,7 +25,7 @@ from flowengine.evaluator.triggers import Outcome
 from flowengine.store.failures import DatabaseFailure
 from flowengine.worker.activation_probe import ActivationProbe
 from flowengine.worker.activations import Rounds
-from flowengine.worker.claimed_tasks import ClaimedTask, ClaimState
+from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimState
 from flowengine.worker.in_place_calls import InPlaceCalls
 
 log = logging.getLogger("flowengine")
@@ -50,13 +50,15 @@ class ActivationTurns:
     def __init__(
         self,
         engine: Engine,
+        claimed: ClaimedTasks,
         activations: Iterable[tuple[ClaimedTask, Rounds[Outcome | None]]],
         seconds: float,
         probe: ActivationProbe,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """A round is recorded after that many seconds, if not all have had their turn."""
-        self._engine, self._seconds, self._probe, self._clock = engine, seconds, probe, clock
+        self._engine, self._claimed, self._seconds = engine, claimed, seconds
+        self._probe, self._clock = probe, clock
         self._waiting = deque(_Turn(*one) for one in activations)
         self._lock = threading.Lock()
         self.current: ClaimedTask | None = None  #: the one that has its turn
@@ -76,6 +78,8 @@ class ActivationTurns:
                     finish(turn.entry, ended.value)
                     finished += 1
             else:
+                if self._waiting:
+                    self._claimed.pause(turn.entry)
                 with self._lock:
                     turn.unrecorded, self._due = unrecorded, self._due + unrecorded.due
                     self._waiting.append(turn)
@@ -94,6 +98,7 @@ class ActivationTurns:
                 self._record_at = now + self._seconds
             turn = self._waiting.popleft()
             self.current, self._since = turn.entry, now
+            self._claimed.resume(turn.entry)
             return turn
 
     def _record(self) -> None:

@@ -161,6 +161,15 @@ class ClaimedTasks:
         entry.apply(ClaimEvent.START)
         entry.mark = self.markers.start(entry.key[0])
 
+    def pause(self, entry: ClaimedTask) -> None:
+        """Note that a started task does not run now: if the process dies, it is not lost."""
+        self.markers.clear(entry.mark)
+        entry.mark = None
+
+    def resume(self, entry: ClaimedTask) -> None:
+        if entry.mark is None and entry.state == ClaimState.STARTED:
+            entry.mark = self.markers.start(entry.key[0])
+
     def finish(self, entry: ClaimedTask, outcome: Outcome) -> bool:
         """Keep the outcome; False: the task was released meanwhile, and its outcome is refused."""
         entry.report = Report(entry.task, outcome)

@@ -158,6 +158,7 @@ class Tries:
         began = time.monotonic()
         turns = ActivationTurns(
             self._engine,
+            self._claimed_tasks,
             [(entry, self._function(entry, len(entries))) for entry in entries],
             self._max_wait / 2,
             self._activations.probe,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -101,6 +103,36 @@ async def journey(name: str) -> list[object]:
     return [total, doubled, winner, answer, patience, refusal, await step(more, LOOP)]
 
 
+@event_facet
+def count(name: str, n: int) -> int:
+    """Kill this process in the third call of one function, once."""
+    killed = Path(f"{os.environ['EXECUTIONS']}.killed")
+    if (name, n) == (NAMES[1], 2) and not killed.exists():
+        killed.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return n + 1
+
+
+@workflow
+async def counts(name: str) -> int:
+    n = 0
+    for _ in range(LOOP):
+        n = await count(name, n)
+    return n
+
+
+@event_facet
+def wait_while(place: str) -> bool:
+    while Path(place).exists():
+        time.sleep(0.01)
+    return True
+
+
+@workflow
+def hold(place: str) -> bool:
+    return wait_while(place)
+
+
 def _note() -> None:
     """Record each execution of a call: a second one after a kill is allowed, and counted."""
     step = current_step()
@@ -115,17 +147,37 @@ def executions() -> Counter[str]:
 
 def run_and_die(url: str, commits: int, moment: str) -> None:
     """Run the function; kill this process at its n-th commit. 0: let it live."""
-    kind, _, rest = url.partition("|")  # tasks, in-place or in-turns
-    os.environ["FLOWENGINE_DATABASE_URL"], _, os.environ["EXECUTIONS"] = rest.partition("|")
-    # In one thread, so that the functions are claimed together.
-    os.environ["FLOWENGINE_CONCURRENCY"] = "1" if kind == "in-turns" else "2"
-    os.environ["FLOWENGINE_WATCHDOG_INTERVAL"] = "0.05"
-    os.environ["FLOWENGINE_QUICK_SECONDS"] = "0.000000001" if kind == "tasks" else "1"
-    os.environ["FLOWENGINE_BATCH_MAX_WAIT"] = "1"
+    kind, database_url = _prepare(url)
     if commits:
-        database = PostgresDatabase if rest.startswith("postgresql") else SqliteDatabase
+        database = PostgresDatabase if database_url.startswith("postgresql") else SqliteDatabase
         kill_at(database, commits, moment)
     names = NAMES if kind == "in-turns" else NAMES[:1]
     runs = [journey.options(key=f"of {name}").start(name) for name in names]
     print([run.result(timeout=60) for run in runs])
     sys.stdout.flush()
+
+
+def run_beside_a_killer(url: str, commits: int, moment: str) -> None:
+    """Run functions that are claimed together; one of them kills this process once."""
+    _prepare(url)
+    for name in ("first", "second"):  # the process learns that they are quick
+        assert counts.start(name).result(timeout=60) == LOOP
+    held = Path(f"{os.environ['EXECUTIONS']}.held")
+    held.touch()
+    hold.start(str(held))
+    runs = [counts.options(key=name).start(name) for name in NAMES]
+    held.unlink()
+    assert [run.result(timeout=60) for run in runs] == [LOOP] * len(NAMES)
+
+
+def _prepare(url: str) -> tuple[str, str]:
+    """Prepare this process; return how calls are made, and the URL of the database."""
+    kind, _, rest = url.partition("|")  # tasks, in-place or in-turns
+    database_url, _, os.environ["EXECUTIONS"] = rest.partition("|")
+    os.environ["FLOWENGINE_DATABASE_URL"] = database_url
+    # In one thread, so that the functions are claimed together.
+    os.environ["FLOWENGINE_CONCURRENCY"] = "1" if kind == "in-turns" else "2"
+    os.environ["FLOWENGINE_WATCHDOG_INTERVAL"] = "0.05"
+    os.environ["FLOWENGINE_QUICK_SECONDS"] = "0.000000001" if kind == "tasks" else "1"
+    os.environ["FLOWENGINE_BATCH_MAX_WAIT"] = "1"
+    return kind, database_url

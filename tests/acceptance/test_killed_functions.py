@@ -103,3 +103,27 @@ def check_executions(place: Path, count: int) -> None:
     of_runs = Counter(call.partition(" ")[0] for call in repeated)
     assert len(of_runs) <= count
     assert all(number <= killed_functions.WIDTH + 1 for number in of_runs.values())
+
+
+@pytest.mark.each_database
+def test_a_function_that_kills_its_process_makes_no_other_one_lost(
+    database_url: str, tmp_path: Path
+) -> None:
+    place = f"in-turns|{database_url}|{tmp_path}/executions"
+    target = killed_functions.run_beside_a_killer
+    assert run_child(place, 0, "", target) == -9
+    database = Database(database_url)
+    query = text(
+        "SELECT t.losses, count(*) FROM flowengine_task t JOIN flowengine_run r ON r.id = t.run_id "
+        "WHERE r.workflow LIKE '%counts%' GROUP BY t.losses ORDER BY t.losses"
+    )
+    held = text("SELECT count(*) FROM flowengine_task WHERE state = 'running'")
+    with database.read() as session:
+        claimed = session.connection.execute(held).scalar_one()
+    assert claimed == len(killed_functions.NAMES), "they should be claimed together"
+    assert run_child(place, 0, "", target) == 0
+    with database.read() as session:
+        losses = {row[0]: row[1] for row in session.connection.execute(query)}
+    database.close()
+    assert losses[1] == 1
+    assert set(losses) == {0, 1}
