@@ -42,7 +42,8 @@ from flowengine.worker.kept_functions import KeptFunction, KeptFunctions
 
 Beat: TypeAlias = Callable[[str | None], bool]
 T = TypeVar("T")
-#: A function that runs: it yields its calls in place whenever they must be recorded.
+#: A function that runs. It yields its calls in place whenever they must be recorded: if they were
+#: not, together with those of others, it records them itself when it goes on.
 Rounds: TypeAlias = Generator[InPlaceCalls, None, T]
 
 log = logging.getLogger("flowengine")
@@ -164,23 +165,16 @@ class Activations:
         return LoadedFunction(task, kept, found.seen, found.record.ends)
 
     def rounds(
-        self,
-        loaded: LoadedFunction,
-        beat: Beat,
-        open_log: OpenLog | None = None,
-        *,
-        sharers: int = 1,
+        self, loaded: LoadedFunction, beat: Beat, open_log: OpenLog | None = None
     ) -> Rounds[Outcome]:
         """Run a function until everything waits; return its report.
 
-        Between two rounds its calls can be recorded together with those of others. Raises
-        LeaseLost, NotRecorded, and Divergence if its code does not fit its record.
+        Raises LeaseLost, NotRecorded, and Divergence if its code does not fit its record.
         """
         task, kept = loaded.task, loaded.kept
         calls = InPlaceCalls(
             *(self._engine, task, kept.function, beat, open_log, self._policy, self._find),
             clock=self.clock,
-            sharers=sharers,
         )
         try:
             report = functools.partial(self._engine.report, task)
@@ -281,7 +275,6 @@ def _advanced(
 ) -> Rounds[tuple[ActivationEnded, float]]:
     """Run a function, with its calls in place, until it waits for others.
 
-    Yield them when they must be recorded; those that are not recorded then are recorded here.
     Return its report, and the seconds between two waits. The clock is a system call: it is not
     asked at all of many waits.
 
@@ -320,7 +313,7 @@ def _advanced(
                 failed = end
                 break
             made.append(end)
-        if calls.due:
+        if calls.to_record:
             yield calls
         calls.record_due()
         del unmade[: len(made)]

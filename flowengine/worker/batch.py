@@ -34,14 +34,14 @@ _OF_OVERHEAD = 0.5
 _GROWTH = 3  # tasks of a batch for each consecutive quick try
 
 
-class Turns(Protocol):
-    """Activations of a batch that its thread has started, and runs in turns."""
+class Interleaved(Protocol):
+    """Activations of a batch that its thread has started, and runs in rounds."""
 
     def is_stuck(self, max_wait: float) -> bool:
-        """Whether others wait behind one whose turn takes longer."""
+        """Whether others wait behind one that has run for longer."""
 
-    def take_waiting(self) -> list[ClaimedTask]:
-        """Stop those that wait for their turn, and return them: they are to be released."""
+    def stop_waiting(self, max_wait: float) -> list[ClaimedTask]:
+        """Stop them if that is so, and return them: they are to be released."""
 
 
 class Batch:
@@ -58,7 +58,7 @@ class Batch:
         self._lock = threading.Lock()
         self._unstarted = deque(entries)
         self._finished: list[ClaimedTask] = []
-        self._turns: Turns | None = None
+        self._interleaved: Interleaved | None = None
 
     def add(self, entries: Iterable[ClaimedTask]) -> None:
         with self._lock:
@@ -107,18 +107,18 @@ class Batch:
             return taken
 
     @contextmanager
-    def taking_turns(self, turns: Turns) -> Iterator[None]:
-        """Let the guard look after activations, too, that take turns in the batch's thread."""
-        self._turns = turns
+    def interleaving(self, activations: Interleaved) -> Iterator[None]:
+        """Let the guard look after these activations, too."""
+        self._interleaved = activations
         try:
             yield
         finally:
-            self._turns = None
+            self._interleaved = None
 
-    def take_behind_turn(self) -> list[ClaimedTask]:
-        """Take the activations that wait for their turn, behind one that takes too long."""
-        turns = self._turns
-        return [] if turns is None else turns.take_waiting()
+    def take_interleaved(self, max_wait: float) -> list[ClaimedTask]:
+        """Take the activations that wait behind one that has run for longer."""
+        interleaved = self._interleaved
+        return [] if interleaved is None else interleaved.stop_waiting(max_wait)
 
     def waiting(self) -> list[ClaimedTask]:
         """Return the tasks that wait here to be reported or to be started."""
@@ -131,8 +131,8 @@ class Batch:
 
     def is_stuck(self, max_wait: float) -> bool:
         """Whether a task has waited here for longer, to be started or to be reported."""
-        turns = self._turns
-        if turns is not None and turns.is_stuck(max_wait):
+        interleaved = self._interleaved
+        if interleaved is not None and interleaved.is_stuck(max_wait):
             return True
         with self._lock:
             first = (*self._finished[:1], *([self._unstarted[0]] if self._unstarted else ()))

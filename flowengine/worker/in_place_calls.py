@@ -136,24 +136,18 @@ class InPlaceCalls:
         policy: InPlacePolicy | None,
         find: FindHandler,
         clock: Callable[[], float] = time.monotonic,
-        sharers: int = 1,
     ) -> None:
-        """`find` returns the code of a facet: a poller may have another than the function.
-
-        As many activations as there are `sharers` take turns in this thread.
-        """
+        """`find` returns the code of a facet: a poller may have another than the function."""
         self._find = find
         self._engine, self._task, self._function = engine, task, function
         self._beat, self._open_log, self._policy = beat, open_log, policy
-        self._slice = (
-            None if policy is None else TimeSlice(policy.time_slice * sharers, policy.others_wait)
-        )
+        self._slice = None if policy is None else TimeSlice(policy.time_slice, policy.others_wait)
         self._served = None if policy is None else policy.served()
         self._unrecorded: list[Step] = []  #: calls that were made, in order
         self._has_effects = False  #: whether one of them must be recorded before anything follows
         #: Tells whether the last ones were recorded, if that was not waited for.
         self._is_recorded: Callable[[], object] | None = None
-        self._is_lost = False  #: whether `record_together` has found that the lease is lost
+        self._refusal: Exception | None = None  #: why its calls were not recorded with others
         self.recorded = 0
         self._clock = clock
         self.seconds = 0.0  #: that their code took, by this clock
@@ -208,14 +202,14 @@ class InPlaceCalls:
         return CallEnd(call.number, now, result_of(step.returns))
 
     @property
-    def due(self) -> int:
-        """How many calls must be recorded before their ends are told: those up to an effect."""
+    def to_record(self) -> int:
+        """How many calls must be recorded before their ends are told; none without effects."""
         return len(self._unrecorded) if self._has_effects else 0
 
     def record_due(self) -> None:
         """Record the calls that must be recorded before their ends are told; raises LeaseLost."""
-        if self._is_lost:
-            raise LeaseLost
+        if self._refusal is not None:
+            raise self._refusal
         if self._has_effects:
             self.record()
         elif len(self._unrecorded) >= MAX_UNRECORDED:
@@ -249,21 +243,31 @@ class InPlaceCalls:
 
     @staticmethod
     def record_together(engine: Engine, activations: Sequence[InPlaceCalls]) -> None:
-        """Record the calls of activations of different runs by one commit.
+        """Record the calls of activations of different runs, which have some, by one commit.
 
-        One that has lost its lease is told when it goes on. If this raises, nothing is recorded.
+        One that has lost its lease raises that when it goes on. If this raises, the calls of all
+        stay to be recorded.
         """
-        alike = [one for one in activations if one._is_recorded is None]
-        if not alike:
+        if not activations:
             return
         with engine.database.autocommit() as session:
-            held = session.calls.insert([one._made() for one in alike])()
-        for one in alike:
+            # Nothing that was sent before is waited for: a call with effects has waited for it.
+            held = session.calls.insert([one._made() for one in activations])()
+        for one in activations:
             if one._task.workflow_id in held:
                 one.recorded += len(one._unrecorded)
             else:
-                one._is_lost = True
+                one.refuse(LeaseLost())
             one._unrecorded, one._has_effects = [], False
+
+    def refuse(self, problem: Exception) -> None:
+        """Let the activation raise this when it goes on: its calls were not recorded."""
+        self._refusal = problem
+
+    def resume(self, paused: float) -> None:
+        """Go on after a pause, in which others had the thread: its time slice is its own."""
+        if self._slice is not None:
+            self._slice.prolong(paused)
 
     def _await_record(self) -> None:
         unrecorded, self._unrecorded = self._unrecorded, []

@@ -349,7 +349,7 @@ class TaskWorker:
 
     def _empty_batch(self, batch: Batch) -> None:
         """Take everything but the running task out of a batch."""
-        if waiting := batch.take_behind_turn():
+        if waiting := batch.take_interleaved(self._engine.settings.batch_max_wait):
             self.client.release(waiting)
         if unstarted := batch.take_unstarted():
             self.client.release(unstarted)

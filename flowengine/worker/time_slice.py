@@ -29,6 +29,11 @@ class TimeSlice:
         self._seconds, self._others_wait, self._clock = seconds, others_wait, clock
         self._ends, self._last_end = now + seconds, now + _MOST * seconds
 
+    def prolong(self, seconds: float) -> None:
+        """End later by as many seconds: they were spent on something else."""
+        self._ends += seconds
+        self._last_end += seconds
+
     @property
     def has_elapsed(self) -> bool:
         """Whether the slice is over for a worker that knows of due tasks."""

@@ -23,7 +23,6 @@ from flowengine.evaluator.records import ACTIVATION
 from flowengine.evaluator.triggers import Failed, Lost, Outcome
 from flowengine.step_logs.try_log import TryLog
 from flowengine.store.claims import WorkerIdentity
-from flowengine.worker.activation_turns import ActivationTurns
 from flowengine.worker.activations import Activations, Rounds
 from flowengine.worker.async_tries import AsyncTries
 from flowengine.worker.async_try import AsyncTry
@@ -36,6 +35,7 @@ from flowengine.worker.execution import Attempt, OpenLog
 from flowengine.worker.handlers import FindHandler
 from flowengine.worker.in_place_calls import InPlacePolicy, LeaseLost, NotRecorded
 from flowengine.worker.in_place_tools import InPlaceTools
+from flowengine.worker.interleaved_activations import InterleavedActivations
 from flowengine.worker.kept_functions import KeptFunctions
 from flowengine.worker.run_ahead import RunAhead
 from flowengine.worker.step_logs import StepLogs
@@ -121,11 +121,11 @@ class Tries:
 
         Return the number of those that have ended here: one may be parked, or be another's now.
         """
-        if not self._sizing.is_quick(entry.task.name):
-            self._engine.database.return_connection()  # other threads may need it meanwhile
-        if entry.task.data_type == ACTIVATION:
-            return self._run_in_turns(entry, batch)
         try:
+            if not self._sizing.is_quick(entry.task.name):
+                self._engine.database.return_connection()  # other threads may need it meanwhile
+            if entry.task.data_type == ACTIVATION:
+                return self._run_interleaved(entry, batch)
             return self._try(entry, batch)
         except BaseException as problem:
             self._interrupted(entry, batch, problem)
@@ -142,41 +142,42 @@ class Tries:
             reason = f"{type(problem).__name__} ended the thread that worked on it"
             batch.finish(entry, Lost(reason))
 
-    def _run_in_turns(self, first: ClaimedTask, batch: Batch) -> int:
-        """Run an activation, in turns with the others of its batch; return how many ended."""
+    def _run_interleaved(self, first: ClaimedTask, batch: Batch) -> int:
+        """Run an activation, and with it those of the batch that may be interleaved."""
         entries = [first]
-        if self._takes_turns(first):
-            runs = {first.task.workflow_id}  # a commit has the calls of one activation of a run
+        if self._may_interleave(first):
+            runs = {first.task.workflow_id}  # one statement records calls of different runs
 
             def joins(entry: ClaimedTask) -> bool:
-                if entry.task.workflow_id in runs or not self._takes_turns(entry):
+                if entry.task.workflow_id in runs or not self._may_interleave(entry):
                     return False
                 runs.add(entry.task.workflow_id)
                 return True
 
             entries += batch.take(joins)
-        began = time.monotonic()
-        turns = ActivationTurns(
+        interleaved = InterleavedActivations(
             self._engine,
             self._claimed_tasks,
-            [(entry, self._function(entry, len(entries))) for entry in entries],
+            [(entry, self._function(entry)) for entry in entries],
             self._max_wait / 2,
-            self._activations.probe,
         )
-        with batch.taking_turns(turns):
+        with batch.interleaving(interleaved):
             try:
-                return turns.run(lambda entry, outcome: self._finish(entry, outcome, began, batch))
+                return interleaved.run(functools.partial(self._finish, batch))
             except BaseException as problem:
-                if turns.current is not None:
-                    self._interrupted(turns.current, batch, problem)
-                self._client.release(turns.take_waiting())
+                try:
+                    if interleaved.current is not None:
+                        self._interrupted(interleaved.current, batch, problem)
+                finally:
+                    if waiting := interleaved.stop_waiting():
+                        self._client.release(waiting)
                 raise
 
-    def _takes_turns(self, entry: ClaimedTask) -> bool:
-        """Whether others may wait for an activation's turn to end: its code is quick.
+    def _may_interleave(self, entry: ClaimedTask) -> bool:
+        """Whether others may wait while an activation runs: its code is quick.
 
-        One that was lost with its worker may end this one, too. And a greenlet is bound to its
-        thread: it cannot be stopped by the guard.
+        One that was lost with its process may end this one, too. A greenlet is bound to its thread:
+        the guard cannot stop it.
         """
         task = entry.task
         if task.data_type != ACTIVATION or entry.state != ClaimState.CLAIMED or task.losses:
@@ -206,10 +207,10 @@ class Tries:
             return True
         if begun is None:
             return False
-        self._finish(entry, begun, began, batch)
+        self._finish(batch, entry, begun, began)
         return True
 
-    def _finish(self, entry: ClaimedTask, ended: Outcome, began: float, batch: Batch) -> None:
+    def _finish(self, batch: Batch, entry: ClaimedTask, ended: Outcome, began: float) -> None:
         lines = entry.log()
         others = 0.0 if lines is None else lines.seconds
         self._settle(
@@ -251,31 +252,40 @@ class Tries:
             self.in_loop.leave(entry)
         return begun
 
-    def _function(self, entry: ClaimedTask, sharers: int) -> Rounds[Outcome | None]:
-        """Run an activation of a durable function; None: nothing is to be reported.
-
-        As many activations as there are `sharers` take turns in this thread.
-        """
+    def _function(self, entry: ClaimedTask) -> Rounds[Outcome | None]:
+        """Run an activation of a durable function; None: nothing is to be reported."""
         if entry.state != ClaimState.CLAIMED:
-            return None  # released before its turn
-        task, clock = entry.task, self._activations.clock
+            return None  # released before it began
+        task, clock, probe = entry.task, self._activations.clock, self._activations.probe
         began = clock()
         loaded = self._activations.load(task)
         self._claimed_tasks.start(entry)
         if isinstance(loaded, Failed):
             return loaded
         entry.at_report = functools.partial(self._activations.settle, loaded)
+        beat, open_log = functools.partial(self._beat, task), self._open_shared_log(entry)
+        rounds, taken = self._activations.rounds(loaded, beat, open_log), 0.0
         try:
-            beat, open_log = functools.partial(self._beat, task), self._open_shared_log(entry)
-            ended = yield from self._activations.rounds(loaded, beat, open_log, sharers=sharers)
-            entry.seconds = loaded.seconds
-            # Others had their turns meanwhile.
-            entry.overhead = max(0.0, (clock() - began) / sharers - loaded.seconds)
-            return ended
+            while True:
+                try:
+                    with probe.over(task):
+                        calls = next(rounds)
+                except StopIteration as ended:
+                    entry.seconds = loaded.seconds
+                    entry.overhead = max(0.0, taken + clock() - began - loaded.seconds)
+                    report: Outcome = ended.value
+                    return report
+                taken += clock() - began
+                try:
+                    yield calls
+                except GeneratorExit:
+                    rounds.close()
+                    raise
+                began = clock()
         except Divergence as problem:
             outcome = self._activations.diverged(task, problem)
             if outcome is None:
-                self._client.park([entry], _DIVERGED, circuit="")
+                self._put_off(entry, _DIVERGED)
             return outcome
         except NotRecorded as problem:
             log.info(
@@ -286,7 +296,7 @@ class Tries:
                 extra={"action": "calls_not_recorded", "run": task.workflow_id},
             )
             # Not counted as a loss: an error of the database is not the outcome of a step.
-            self._client.park([entry], _BACKOFF, circuit="")
+            self._put_off(entry, _BACKOFF)
             return None
         except LeaseLost:
             log.info(
@@ -297,6 +307,10 @@ class Tries:
             if entry.state == ClaimState.STARTED:  # a process that ends releases it
                 self._claimed_tasks.close(ClaimEvent.RELEASE, [entry])
             return None
+
+    def _put_off(self, entry: ClaimedTask, seconds: float) -> None:
+        if entry.state == ClaimState.STARTED:  # a process that ends releases it
+            self._client.park([entry], seconds, circuit="")
 
     def _open_shared_log(self, entry: ClaimedTask) -> OpenLog | None:
         """Return how the calls of an activation open its one log."""

@@ -151,7 +151,7 @@ def run_and_die(url: str, commits: int, moment: str) -> None:
     if commits:
         database = PostgresDatabase if database_url.startswith("postgresql") else SqliteDatabase
         kill_at(database, commits, moment)
-    names = NAMES if kind == "in-turns" else NAMES[:1]
+    names = NAMES if kind == "interleaved" else NAMES[:1]
     runs = [journey.options(key=f"of {name}").start(name) for name in names]
     print([run.result(timeout=60) for run in runs])
     sys.stdout.flush()
@@ -172,11 +172,11 @@ def run_beside_a_killer(url: str, commits: int, moment: str) -> None:
 
 def _prepare(url: str) -> tuple[str, str]:
     """Prepare this process; return how calls are made, and the URL of the database."""
-    kind, _, rest = url.partition("|")  # tasks, in-place or in-turns
+    kind, _, rest = url.partition("|")  # tasks, in-place or interleaved
     database_url, _, os.environ["EXECUTIONS"] = rest.partition("|")
     os.environ["FLOWENGINE_DATABASE_URL"] = database_url
     # In one thread, so that the functions are claimed together.
-    os.environ["FLOWENGINE_CONCURRENCY"] = "1" if kind == "in-turns" else "2"
+    os.environ["FLOWENGINE_CONCURRENCY"] = "1" if kind == "interleaved" else "2"
     os.environ["FLOWENGINE_WATCHDOG_INTERVAL"] = "0.05"
     os.environ["FLOWENGINE_QUICK_SECONDS"] = "0.000000001" if kind == "tasks" else "1"
     os.environ["FLOWENGINE_BATCH_MAX_WAIT"] = "1"

@@ -18,12 +18,12 @@ from tests.servers import PostgresServer
 KILLS = [
     ("sqlite", "in-place", "after", 13),
     ("postgresql", "tasks", "before", 19),
-    ("sqlite", "in-turns", "before", 23),
-    ("postgresql", "in-turns", "after", 19),
+    ("sqlite", "interleaved", "before", 23),
+    ("postgresql", "interleaved", "after", 19),
     *(
         pytest.param((database, kind, moment, 1), marks=pytest.mark.chaos)
         for database in ("sqlite", "postgresql")
-        for kind in ("in-place", "tasks", "in-turns")
+        for kind in ("in-place", "tasks", "interleaved")
         for moment in ("after", "before")
     ),
 ]
@@ -49,7 +49,7 @@ def test_a_function_that_is_killed_at_any_commit_ends_with_the_same_result(
         killed += 1
         again = run_child(place, 0, moment, killed_functions.run_and_die)
         assert again == 0, f"killed {moment} commit {commit}"
-        names = killed_functions.NAMES if kind == "in-turns" else killed_functions.NAMES[:1]
+        names = killed_functions.NAMES if kind == "interleaved" else killed_functions.NAMES[:1]
         check_rows(url, len(names))
         check_executions(tmp_path / f"{commit}.executions", len(names))
     print(f"{database}, {kind}: killed {moment} {killed} commits")
@@ -109,7 +109,7 @@ def check_executions(place: Path, count: int) -> None:
 def test_a_function_that_kills_its_process_makes_no_other_one_lost(
     database_url: str, tmp_path: Path
 ) -> None:
-    place = f"in-turns|{database_url}|{tmp_path}/executions"
+    place = f"interleaved|{database_url}|{tmp_path}/executions"
     target = killed_functions.run_beside_a_killer
     assert run_child(place, 0, "", target) == -9
     database = Database(database_url)

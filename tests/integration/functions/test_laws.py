@@ -78,7 +78,7 @@ class Fate:
         worker = TaskWorker(self.work.engine, WorkerIdentity("s", "b" * 32, 1), event_facet_names)
         policy: Any = worker._tries._activations._policy
         policy.leading = self.leading
-        for _ in range(2):  # functions that are claimed together take turns
+        for _ in range(2):  # functions that are claimed together are interleaved
             worker._sizing.count(follows.activation.name, 1e-6)
         self.work.worker = worker
 
@@ -249,7 +249,7 @@ def check_together(
     phases=[Phase.explicit, Phase.generate],
 )
 @given(together=st.lists(scripts_without_races, min_size=2, max_size=4), seed=st.integers(0, 2**32))
-def test_functions_that_take_turns_end_as_each_would_alone(
+def test_functions_that_are_interleaved_end_as_each_would_alone(
     shared: Worked, monkeypatch: pytest.MonkeyPatch, together: Sequence[Any], seed: int
 ) -> None:
     check_together(shared, monkeypatch, together, seed)
@@ -258,7 +258,7 @@ def test_functions_that_take_turns_end_as_each_would_alone(
 @pytest.mark.chaos
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(together=st.lists(scripts_without_races, min_size=2, max_size=6), seed=st.integers(0, 2**32))
-def test_many_functions_that_take_turns_end_as_each_would_alone(
+def test_many_functions_that_are_interleaved_end_as_each_would_alone(
     shared: Worked, monkeypatch: pytest.MonkeyPatch, together: Sequence[Any], seed: int
 ) -> None:
     check_together(shared, monkeypatch, together, seed)

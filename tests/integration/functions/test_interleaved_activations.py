@@ -1,8 +1,9 @@
-"""Activations of one batch: they take turns, and one commit records the calls of a round."""
+"""Interleaved activations: one commit records the calls of a round, and none disturbs another."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, OperationalError
 
 from flowengine import event_facet, foreach, gather, workflow
 from flowengine.authoring import event_facet_names
@@ -21,12 +22,15 @@ from flowengine.evaluator.triggers import Lost
 from flowengine.store.calls import Calls, MadeCalls
 from flowengine.store.claims import WorkerIdentity
 from flowengine.worker import TaskWorker
+from flowengine.worker.claimed_tasks import ClaimState
 from tests.integration.functions.workers import IN_PLACE, Worked, worked
 
 pytestmark = pytest.mark.each_database
 
 COUNT, LENGTH = 4, 5
 TIMEOUT = 60.0
+AWAY = OperationalError("", {}, ConnectionError("connection refused"))
+REFUSED = DataError("", {}, ValueError("too large"))
 made: list[tuple[int, int]] = []  #: the calls whose code was run, in order
 before: dict[tuple[int, int], Callable[[], object]] = {}  #: called by one of them, once
 
@@ -79,18 +83,25 @@ def work(database_url: str, tmp_path: Path) -> Iterator[Worked]:
 
 
 class Inserts:
-    """The statements that record calls in place, and whether they are let through."""
+    """The statements that record calls in place; they may be refused, or their answers lost."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs: list[int] = []  #: of each statement
-        self.is_refused: Callable[[int], bool] = lambda _: False
+        self.problem: Callable[[Sequence[MadeCalls]], BaseException | None] = lambda _: None
+        self.is_answer_lost = False
         insert = Calls.insert
 
         def inserted(calls: Calls, given: Sequence[MadeCalls]) -> Any:
             self.runs.append(len(given))
-            if self.is_refused(len(given)):
-                raise OperationalError("", {}, ConnectionError("connection refused"))
-            return insert(calls, given)
+            problem = self.problem(given)
+            if problem is not None:
+                raise problem
+            held = insert(calls, given)
+            if self.is_answer_lost:
+                self.is_answer_lost = False
+                held()
+                raise AWAY
+            return held
 
         monkeypatch.setattr(Calls, "insert", inserted)
 
@@ -169,7 +180,7 @@ def test_a_function_that_has_lost_its_lease_does_not_disturb_the_others(
 def test_when_the_common_commit_is_refused_each_function_records_its_own(
     work: Worked, inserts: Inserts
 ) -> None:
-    inserts.is_refused = lambda runs: runs > 1
+    inserts.problem = lambda made: REFUSED if len(made) > 1 else None
     runs = started(work)
     work.settle()
     assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
@@ -183,16 +194,83 @@ def test_while_the_database_is_away_functions_go_on_behind_their_last_recorded_c
     runs = started(work)
 
     def refuse() -> None:
-        inserts.is_refused = lambda _: True
+        inserts.problem = lambda _: AWAY
 
     before[0, 2] = refuse
     work.settle()
-    inserts.is_refused = lambda _: False
+    inserts.problem = lambda _: None
     assert [run.info().state for run in runs] == [RunState.RUNNING] * COUNT
     assert [len(calls_of(run)) for run in runs] == [2] * COUNT
     work.pass_time(2)
     assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
     assert Counter(made) == each_once() + Counter((name, 2) for name in range(COUNT))
+
+
+def losses(work: Worked, runs: Sequence[Run[Any]]) -> list[int]:
+    return [sum(task.losses for task in work.engine.tasks(run.id)) for run in runs]
+
+
+def test_a_lost_answer_to_the_common_commit_is_counted_for_no_function(
+    work: Worked, inserts: Inserts
+) -> None:
+    runs = started(work)
+    inserts.is_answer_lost = True
+    work.settle()
+    work.pass_time(2)
+    assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
+    assert losses(work, runs) == [0] * COUNT
+    assert Counter(made) == each_once()
+
+
+def test_a_function_whose_calls_cannot_be_recorded_disturbs_no_other_one(
+    work: Worked, inserts: Inserts
+) -> None:
+    runs = started(work)
+
+    def problem(made: Sequence[MadeCalls]) -> Exception | None:
+        is_bad = any(one.run_id == runs[2].id for one in made)
+        return RuntimeError("the codec has no key") if is_bad else None
+
+    inserts.problem = problem
+    with pytest.raises(RuntimeError):
+        work.settle()
+    inserts.problem = lambda _: None
+    work.settle()
+    assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
+    assert losses(work, runs) == [0, 0, 1, 0]
+    assert Counter(made) == each_once() + Counter([(2, 0)])
+
+
+def test_an_interrupt_within_the_common_commit_repeats_no_call(
+    work: Worked, inserts: Inserts
+) -> None:
+    runs = started(work)
+    problems: list[BaseException] = [KeyboardInterrupt()]
+    inserts.problem = lambda _: problems.pop() if problems else None
+    with pytest.raises(KeyboardInterrupt):
+        work.settle()
+    assert work.worker.claimed_tasks.in_states(*ClaimState.ACTIVE) == []
+    work.settle()
+    assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
+    assert losses(work, runs) == [0] * COUNT
+    assert Counter(made) == each_once()
+
+
+def test_a_task_whose_thread_is_interrupted_before_it_starts_is_given_back(
+    work: Worked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    work.worker._sizing.count(named_chain.activation.name, 1e9)  # it is not quick now
+    run = work.start(named_chain, 0, LENGTH)
+    with monkeypatch.context() as patched:
+        patched.setattr(work.engine.database, "return_connection", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            work.settle()
+    assert work.worker.claimed_tasks.in_states(*ClaimState.ACTIVE) == []
+    work.pass_time(2)
+    assert run.result(timeout=0) == LENGTH
 
 
 def test_a_call_that_ends_its_thread_takes_no_other_function_along(
@@ -211,8 +289,7 @@ def test_a_call_that_ends_its_thread_takes_no_other_function_along(
     work.settle()
     assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
     assert Counter(made) == each_once() + Counter([(2, 3)])
-    losses = [[task.losses for task in work.engine.tasks(run.id)] for run in runs]
-    assert [sum(of_run) for of_run in losses] == [0, 0, 1, 0]
+    assert losses(work, runs) == [0, 0, 1, 0]
 
 
 def test_functions_behind_a_call_that_takes_long_go_on_elsewhere(
@@ -245,6 +322,38 @@ def test_functions_behind_a_call_that_takes_long_go_on_elsewhere(
         work.settle()
         assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
         assert Counter(made) == each_once()
+
+
+def test_functions_behind_quick_ones_are_not_stopped(database_url: str, tmp_path: Path) -> None:
+    """However long all of them take together: one has ended, and waits to be reported."""
+    with worked(database_url, tmp_path, **{**IN_PLACE, "batch_max_wait": 0.2}) as work:
+        learnt(work)
+        runs = [work.start(named_chain, 99, 1), *started(work, 20)]
+        for name in range(COUNT):
+            for n in range(20):
+                before[name, n] = lambda: time.sleep(0.01)
+        work.settle()
+        assert [run.result(timeout=0) for run in runs] == [1, *[20] * COUNT]
+        for run in runs:
+            (task,) = work.engine.tasks(run.id)
+            assert task.lease == 1, "it was released"
+
+
+def test_the_time_slice_of_a_function_is_its_own(database_url: str, tmp_path: Path) -> None:
+    """It neither grows with the others of its batch, nor do they use it up."""
+    sliced = {**IN_PLACE, "worker_time_slice": 0.2}
+    with worked(database_url, tmp_path, **sliced) as work:
+        learnt(work)
+        work.engine.is_work_due = lambda _lists: True  # type: ignore[method-assign]
+        long, *others = [work.start(named_chain, name, 8) for name in range(COUNT)]
+        for n in range(8):
+            before[0, n] = lambda: time.sleep(0.06)
+        work.worker.drain("default")
+        # Calls behind the slice have tasks; those of the others are made in place.
+        assert 1 < len(work.engine.tasks(long.id)) <= 8
+        assert [len(work.engine.tasks(run.id)) for run in others] == [1] * (COUNT - 1)
+        work.settle()
+        assert long.result(timeout=0) == 8
 
 
 @pytest.mark.parametrize("is_thread_ended", [False, True])
