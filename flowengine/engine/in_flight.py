@@ -13,7 +13,8 @@ import logging
 import mmap
 import os
 import threading
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +24,7 @@ log = logging.getLogger("flowengine")
 
 _FREE, _STARTED, _FINISHED = range(3)  # the first byte of a slot
 _SLOT = 33  # bytes: the state, and the id of the task
+_OLD = 86_400.0  # seconds
 _GROWTH = 124  # slots, so that the first ones fill one page
 
 
@@ -131,7 +133,15 @@ class InFlightMarkers:
             if pid.isdigit() and not is_alive(int(pid)):
                 yield boot_id, int(pid)
 
-    def remove_stale(self, stale: Collection[tuple[str, int]]) -> None:
+    def is_old(self, boot_id: str, pid: int) -> bool:
+        """Whether the marker of a dead process was written more than a day ago."""
+        try:
+            written = (self._directory / f"{boot_id}-{pid}").stat().st_mtime
+        except OSError:
+            return False
+        return time.time() - written > _OLD
+
+    def remove_stale(self, stale: Iterable[tuple[str, int]]) -> None:
         for boot_id, pid in stale:
             (self._directory / f"{boot_id}-{pid}").unlink(missing_ok=True)
 

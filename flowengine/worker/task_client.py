@@ -21,6 +21,7 @@ from flowengine.evaluator.triggers import Lost, Report
 from flowengine.step_logs.pending_chunks import PendingChunk
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.recovery_queries import HeldTask, held_task
+from flowengine.store.servers import ServerState
 from flowengine.worker.claimed_tasks import (
     ClaimedTask,
     ClaimedTasks,
@@ -243,16 +244,25 @@ class TaskClient:
             self.claimed.markers.forget(os.getpid())
 
     def remove_stale_markers(self) -> None:
-        """Remove in-flight markers of dead processes that hold no task any more."""
-        stale = set(self.claimed.markers.stale())
+        """Remove in-flight markers of dead processes that hold no task any more.
+
+        Those of servers that are not registered may be needed by another database, whose recovery
+        has a day to read them.
+        """
+        markers = self.claimed.markers
+        stale = set(markers.stale())
         if not stale:
             return
+        boots = sorted({boot for boot, _ in stale})
         with self._engine.database.read() as session:
-            held = session.recovery.held_by_boots(sorted({boot for boot, _ in stale}))
-            # A pid of another container looks dead from here.
-            elsewhere = {server.boot_id for server in session.servers.alive()}
-        elsewhere.discard(self._identity.boot_id)
+            held = session.recovery.held_by_boots(boots)
+            states = {server.boot_id: server.state for server in session.servers.by_boot_ids(boots)}
+        # A pid of another container looks dead from here, so a server that lives keeps its own.
+        ended = {boot for boot, state in states.items() if state in ServerState.ENDED}
+        ended.add(self._identity.boot_id)
         held_by = {(task.boot_id, task.pid) for task in held}
-        self.claimed.markers.remove_stale(
-            {(boot, pid) for boot, pid in stale - held_by if boot not in elsewhere}
+        markers.remove_stale(
+            (boot, pid)
+            for boot, pid in stale - held_by
+            if boot in ended or (boot not in states and markers.is_old(boot, pid))
         )

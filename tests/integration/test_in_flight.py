@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.recovery_queries import held_task
+from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.worker import TaskWorker
 from tests.fork_server import context
 from tests.integration.engines import opened
@@ -92,17 +94,17 @@ def careful(n: int) -> int:
     return delicate(n)
 
 
-def killed_process(directory: Path, task_id: str) -> int:
+def killed_process(directory: Path, task_id: str, boot_id: str = BOOT) -> int:
     """Return the pid of a process that was killed while it executed a task."""
-    process = context.Process(target=mark_and_die, args=(directory, task_id))
+    process = context.Process(target=mark_and_die, args=(directory, task_id, boot_id))
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
     return int(process.pid)
 
 
-def mark_and_die(directory: Path, task_id: str) -> None:
-    InFlightMarkers(directory, BOOT).start(task_id)
+def mark_and_die(directory: Path, task_id: str, boot_id: str) -> None:
+    InFlightMarkers(directory, boot_id).start(task_id)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -193,6 +195,30 @@ def test_markers_of_dead_processes_are_removed_when_they_hold_no_task(
         assert (markers.of(idle), markers.of(holding)) == (None, {"c" * 32})
         assert markers.of(os.getpid()) == {"d" * 32}, "it lives"
         markers.clear(own)
+
+
+def test_markers_that_another_database_may_need_are_kept_for_a_day(
+    database_url: str, tmp_path: Path
+) -> None:
+    settings = Settings(spool_directory=str(tmp_path))
+    living, ended, of_another, old = (letter * 32 for letter in "cdef")
+    with opened(database_url, settings=settings) as engine:
+        with engine.database.write() as session:
+            for boot_id in (living, ended):
+                server = ServerDefinition(boot_id, "default", "worker", "w", boot_id=boot_id)
+                server.state = ServerState.RUNNING
+                session.servers.register(server)
+            session.servers.deregister(ended)
+        pids = {
+            boot_id: killed_process(tmp_path, "1" * 32, boot_id)
+            for boot_id in (living, ended, of_another, old)
+        }
+        two_days_ago = time.time() - 2 * 86_400
+        os.utime(tmp_path / "in-flight" / f"{old}-{pids[old]}", (two_days_ago, two_days_ago))
+        worker = TaskWorker(engine, WorkerIdentity("s", BOOT, os.getpid()), event_facet_names)
+        worker.client.remove_stale_markers()
+    kept = {b for b, pid in pids.items() if InFlightMarkers(tmp_path, b).of(pid) is not None}
+    assert kept == {living, of_another}
 
 
 def test_a_process_removes_its_marker_at_its_end(database_url: str, tmp_path: Path) -> None:
