@@ -157,7 +157,7 @@ class BatchGuard:
         self._thread = threading.Thread(
             target=self._watch, name="flowengine-batch-guard", daemon=True
         )
-        self._is_ended = False
+        self._ended = threading.Event()
 
     @contextmanager
     def over(self, batch: Batch) -> Iterator[None]:
@@ -176,8 +176,8 @@ class BatchGuard:
     def _watch(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._batches or self._is_ended)
-                if self._is_ended:
+                self._changed.wait_for(lambda: self._batches or self._ended.is_set())
+                if self._ended.is_set():
                     return
                 batches = list(self._batches)
             for batch in batches:
@@ -197,11 +197,12 @@ class BatchGuard:
                         self._max_wait / 2,
                         extra={"action": "batch_guard_failed"},
                     )
-            time.sleep(self._max_wait / 2)
+            # Not by `_changed`, which each batch notifies: that would wake this thread for each.
+            self._ended.wait(self._max_wait / 2)
 
     def end(self) -> None:
         with self._changed:
-            self._is_ended = True
+            self._ended.set()
             self._changed.notify_all()
         if self._thread.ident is not None:
             self._thread.join(1.0)

@@ -61,6 +61,24 @@ def test_a_guard_that_fails_once_names_the_tasks_and_goes_on(
     assert f"1 tasks behind a slow one, among them {entry.task.step_path} of run" in caplog.text
 
 
+def test_a_guard_ends_at_once_however_long_it_waits_between_two_looks() -> None:
+    looked = threading.Event()
+
+    class Watched(Batch):
+        def is_slow(self, max_wait: float) -> bool:
+            looked.set()
+            return False
+
+    before = set(threading.enumerate())
+    guard = BatchGuard(600.0, lambda _: None)
+    with guard.over(Watched(table(time.monotonic), [])):
+        assert looked.wait(TIMEOUT)
+    (thread,) = set(threading.enumerate()) - before
+    guard.end()
+    thread.join(TIMEOUT)
+    assert not thread.is_alive()
+
+
 # --- debounce ---
 
 
