@@ -40,8 +40,8 @@ class Interleaved(Protocol):
     def is_stuck(self, max_wait: float) -> bool:
         """Whether others wait behind one that has run for longer."""
 
-    def stop_waiting(self, max_wait: float) -> list[ClaimedTask]:
-        """Stop them if that is so, and return them: they are to be released."""
+    def stop_waiting(self, max_wait: float) -> None:
+        """Stop and release them if that is so."""
 
 
 class Batch:
@@ -115,10 +115,11 @@ class Batch:
         finally:
             self._interleaved = None
 
-    def take_interleaved(self, max_wait: float) -> list[ClaimedTask]:
-        """Take the activations that wait behind one that has run for longer."""
+    def stop_interleaved(self, max_wait: float) -> None:
+        """Stop the activations that wait behind one that has run for longer."""
         interleaved = self._interleaved
-        return [] if interleaved is None else interleaved.stop_waiting(max_wait)
+        if interleaved is not None:
+            interleaved.stop_waiting(max_wait)
 
     def waiting(self) -> list[ClaimedTask]:
         """Return the tasks that wait here to be reported or to be started."""

@@ -80,7 +80,8 @@ CLAIM_TRANSITIONS: Mapping[str, Mapping[str, str]] = {
     _S.SPOOLED: {_E.DELIVER: _S.REPORTED, _E.DISOWN: _S.DISOWNED},
     _S.REPORTED: {},
     # The facet goes on after its task was released, and its outcome is ignored.
-    _S.RELEASED: {_E.FINISH: _S.RELEASED, _E.SPOOL: _S.RELEASED},
+    # Its thread, or the guard of a batch, may release it at the same time as the process's end.
+    _S.RELEASED: dict.fromkeys((_E.FINISH, _E.SPOOL, _E.RELEASE, _E.DISOWN), _S.RELEASED),
     _S.PARKED: {},
     # The response to a claim may arrive after its task was disowned, and is ignored then.
     _S.DISOWNED: {_E.CLAIM: _S.DISOWNED},

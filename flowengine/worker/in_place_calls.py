@@ -203,8 +203,11 @@ class InPlaceCalls:
 
     @property
     def to_record(self) -> int:
-        """How many calls must be recorded before their ends are told; none without effects."""
-        return len(self._unrecorded) if self._has_effects else 0
+        """How many calls must be recorded before their ends are told; none without effects.
+
+        None after a refusal, too: a statement whose answer was lost may have recorded them.
+        """
+        return len(self._unrecorded) if self._has_effects and self._refusal is None else 0
 
     def record_due(self) -> None:
         """Record the calls that must be recorded before their ends are told; raises LeaseLost."""

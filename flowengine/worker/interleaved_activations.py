@@ -15,12 +15,13 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from flowengine.engine import Engine
 from flowengine.evaluator.triggers import Outcome
-from flowengine.store.failures import is_deadlock, is_unavailable
+from flowengine.store.failures import is_unavailable
 from flowengine.worker.activations import Rounds
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimState
 from flowengine.worker.in_place_calls import InPlaceCalls
@@ -34,10 +35,9 @@ _MOST_CALLS = 100  #: that wait for the end of their round; with more it is reco
 class _Activation:
     entry: ClaimedTask
     rounds: Rounds[Outcome | None]
-    began: float = 0.0
+    began: float = 0.0  #: without the time in which it waited for others
     calls: InPlaceCalls | None = None  #: since its first round
     paused: float = 0.0  #: since then it waits for its next round
-    has_run: bool = False  #: in this round
 
     @property
     def unrecorded(self) -> int:
@@ -47,8 +47,9 @@ class _Activation:
 class InterleavedActivations:
     """Runs activations of different runs, all in the thread that calls `run`.
 
-    Invariant: an activation is run by that thread, or is one of `_waiting`, which the guard of the
-    batch may empty. Those that have run in this round are behind those that have not.
+    Invariant: an activation is run by that thread, or is one of `_waiting`. Whoever takes it out of
+    there, with the lock, has it alone: that thread, or another one that stops those that wait. Its
+    coroutine is closed by that thread in each case: closing runs `finally` blocks of its author.
     """
 
     def __init__(
@@ -57,12 +58,20 @@ class InterleavedActivations:
         claimed: ClaimedTasks,
         activations: Iterable[tuple[ClaimedTask, Rounds[Outcome | None]]],
         seconds: float,
+        release: Callable[[list[ClaimedTask]], object],
+        is_stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A round that takes longer than `seconds` is recorded before all have run."""
+        """A round that takes longer than `seconds` is recorded before all have run.
+
+        When the process `is_stopping`, those that wait are given to `release`.
+        """
         self._engine, self._claimed = engine, claimed
         self._seconds, self._clock = seconds, clock
+        self._release, self._is_stopping = release, is_stopping
         self._waiting = deque(_Activation(*one) for one in activations)
+        self._left = len(self._waiting)  #: the first ones, which have not run in this round
+        self._stopped: list[_Activation] | None = []  #: to be closed; None: the thread has left
         self._lock = threading.Lock()
         self.current: ClaimedTask | None = None  #: the one that runs
         self._since = clock()  #: when it began to
@@ -87,8 +96,12 @@ class InterleavedActivations:
 
     def _next(self, before: _Activation | None = None) -> _Activation | None:
         """Return the activation that runs next; `before` has run, and goes on later."""
+        self.current = None
+        if self._waiting and self._is_stopping():
+            self.stop_waiting()
+        if self._stopped:
+            self._close_stopped()
         with self._lock:
-            self.current = None
             if not self._waiting:
                 # Alone it records its calls itself, and the guard has nothing to stop.
                 self.current = None if before is None else before.entry
@@ -96,17 +109,17 @@ class InterleavedActivations:
             now = self._clock()
             if before is not None:
                 self._pause(before, now)
-            # If the first one has run in this round, all have. One whose calls were recorded early
-            # runs again behind those that have not run yet.
-            is_round_over = self._waiting[0].has_run
-            if is_round_over or self._unrecorded >= _MOST_CALLS or now > self._record_at:
+            # One whose calls were recorded early runs again behind those that have not run yet.
+            if not self._left or self._unrecorded >= _MOST_CALLS or now > self._record_at:
                 self._record()
-                now = self._clock()
+                self._left, now = len(self._waiting), self._clock()
                 self._record_at = now + self._seconds
             one = self._waiting.popleft()
+            self._left -= 1
             if one.calls is None:
                 one.began = now
             else:
+                one.began += now - one.paused
                 one.calls.resume(now - one.paused)
                 self._claimed.resume(one.entry)
             self._since, self.current = now, one.entry
@@ -115,25 +128,36 @@ class InterleavedActivations:
     def _pause(self, one: _Activation, now: float) -> None:
         assert one.calls is not None
         self._claimed.pause(one.entry)
-        one.paused, one.has_run = now, True
+        one.paused = now
         self._unrecorded += one.unrecorded
         self._waiting.append(one)
 
     def _record(self) -> None:
         """Record the calls of those that wait by one commit; if it is refused, each its own."""
-        unrecorded = _unrecorded(self._waiting)
+        unrecorded = [one for one in self._waiting if one.unrecorded]
         if len(unrecorded) > 1:
             try:
-                InPlaceCalls.record_together(self._engine, unrecorded)
+                with self._in_flight(unrecorded):
+                    _record_together(self._engine, unrecorded)
             except Exception as problem:
                 log.debug("the calls of activations are not recorded together: %s", problem)
-                if is_unavailable(problem) or is_deadlock(problem):
+                if is_unavailable(problem):
                     # Nothing is known of this commit, and the next one would wait as long.
-                    for calls in unrecorded:
-                        calls.refuse(problem)
-        for one in self._waiting:
-            one.has_run = False
+                    for one in unrecorded:
+                        assert one.calls is not None
+                        one.calls.refuse(problem)
         self._unrecorded = 0
+
+    @contextmanager
+    def _in_flight(self, activations: Sequence[_Activation]) -> Iterator[None]:
+        """Count a death of the process as a loss of these: their record may be its cause."""
+        for one in activations:
+            self._claimed.resume(one.entry)
+        try:
+            yield
+        finally:
+            for one in activations:
+                self._claimed.pause(one.entry)
 
     # --- for the guard of the batch, and for a thread that is interrupted ---
 
@@ -142,30 +166,59 @@ class InterleavedActivations:
         is_running = self.current is not None  # else the calls of a round are recorded
         return is_running and bool(self._waiting) and self._clock() - self._since > max_wait
 
-    def stop_waiting(self, max_wait: float | None = None) -> list[ClaimedTask]:
-        """Stop the activations that wait, and return them: they are to be released.
+    def stop_waiting(self, max_wait: float | None = None) -> None:
+        """Record the calls of the activations that wait, and release these.
 
         None is stopped if `max_wait` is given, and the one that runs has not taken so long.
         """
         with self._lock:
             if max_wait is not None and not self.is_stuck(max_wait):
-                return []
+                return
             stopped, self._waiting = self._waiting, deque()
-            unrecorded = _unrecorded(stopped)
-            try:
-                InPlaceCalls.record_together(self._engine, unrecorded)
-            except Exception as problem:
-                log.info(
-                    "%d activations go on behind their last recorded call: %s",
-                    len(unrecorded),
-                    problem,
-                    extra={"action": "calls_not_recorded"},
-                )
-        for one in stopped:
-            one.rounds.close()
+        # Without the lock: the one that runs must not wait for this commit.
+        self._record_stopped([one for one in stopped if one.unrecorded])
         # A process that ends has released them itself.
-        return [one.entry for one in stopped if one.entry.state in ClaimState.ACTIVE]
+        if left := [one.entry for one in stopped if one.entry.state in ClaimState.ACTIVE]:
+            self._release(left)
+        with self._lock:
+            if self._stopped is not None:
+                self._stopped.extend(stopped)
+                return
+        _close(stopped)
+
+    def _record_stopped(self, stopped: Sequence[_Activation]) -> None:
+        try:
+            _record_together(self._engine, stopped)
+        except Exception as problem:
+            if len(stopped) > 1 and not is_unavailable(problem):
+                for one in stopped:  # one of them was refused, and with it the others
+                    self._record_stopped([one])
+                return
+            log.info(
+                "%d activations go on behind their last recorded call: %s",
+                len(stopped),
+                problem,
+                extra={"action": "calls_not_recorded"},
+            )
+
+    def close(self) -> None:
+        """Close the coroutines of those that were stopped; called when the thread leaves."""
+        with self._lock:
+            stopped, self._stopped = self._stopped, None
+        _close(stopped or ())
+
+    def _close_stopped(self) -> None:
+        with self._lock:
+            stopped, self._stopped = self._stopped, []
+        _close(stopped or ())
 
 
-def _unrecorded(activations: Iterable[_Activation]) -> list[InPlaceCalls]:
-    return [one.calls for one in activations if one.calls is not None and one.unrecorded]
+def _record_together(engine: Engine, activations: Iterable[_Activation]) -> None:
+    InPlaceCalls.record_together(
+        engine, [one.calls for one in activations if one.calls is not None]
+    )
+
+
+def _close(stopped: Iterable[_Activation]) -> None:
+    for one in stopped:
+        one.rounds.close()

@@ -1,8 +1,9 @@
 """Coroutines of durable functions that wait in this process for their next activation.
 
 A kept coroutine saves the replay of its record. It is kept when the report of its activation was
-accepted, and goes on if the next activation follows directly: any other process that has run one
-in between has moved the record on, and the coroutine is dropped. Each entry may be evicted.
+accepted, and goes on if the next activation follows directly: another process that has run one in
+between, or a part of it, has moved the record on, and the coroutine is dropped. Each entry may be
+evicted.
 """
 
 from __future__ import annotations
@@ -33,8 +34,12 @@ class KeptFunction:
     unreported_cancels: Sequence[int] = ()  #: those of them that the function has cancelled
 
     def follows(self, task: TaskDefinition) -> bool:
-        """Whether an activation goes on where this one has ended."""
-        is_next = task.try_number == self.number + 1 and not task.losses
+        """Whether an activation goes on where this one has ended.
+
+        It is not if another process has claimed it before: that one may have recorded calls, and
+        have given the task back without counting that as a try.
+        """
+        is_next = task.try_number == self.number + 1 and not task.losses and task.lease == 1
         return is_next and task.step_id == self.function.id
 
 

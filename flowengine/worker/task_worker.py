@@ -83,6 +83,7 @@ class TaskWorker:
             async_limit=async_limit,
             logs=self.logs,
             lists=lists,
+            is_stopping=lambda: self._stopping,
         )
         self.async_tries = self._tries.in_loop
         self.lost_leases = LostLeases(engine, identity, self.claimed_tasks, self.async_tries)
@@ -349,8 +350,7 @@ class TaskWorker:
 
     def _empty_batch(self, batch: Batch) -> None:
         """Take everything but the running task out of a batch."""
-        if waiting := batch.take_interleaved(self._engine.settings.batch_max_wait):
-            self.client.release(waiting)
+        batch.stop_interleaved(self._engine.settings.batch_max_wait)
         if unstarted := batch.take_unstarted():
             self.client.release(unstarted)
         if finished := batch.take_finished():

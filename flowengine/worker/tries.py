@@ -71,7 +71,9 @@ class Tries:
         async_limit: int = 0,
         logs: StepLogs | None = None,
         lists: Callable[[], Collection[str]] = tuple,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._is_stopping = is_stopping
         self._engine, self._client, self._sizing = engine, client, sizing
         self._counters, self._breakers, self._show = counters, breakers, show
         self._logs, self._open_log = logs, None if logs is None else logs.open
@@ -160,6 +162,8 @@ class Tries:
             self._claimed_tasks,
             [(entry, self._function(entry)) for entry in entries],
             self._max_wait / 2,
+            self._client.release,
+            self._is_stopping,
         )
         with batch.interleaving(interleaved):
             try:
@@ -169,9 +173,10 @@ class Tries:
                     if interleaved.current is not None:
                         self._interrupted(interleaved.current, batch, problem)
                 finally:
-                    if waiting := interleaved.stop_waiting():
-                        self._client.release(waiting)
+                    interleaved.stop_waiting()
                 raise
+            finally:
+                interleaved.close()
 
     def _may_interleave(self, entry: ClaimedTask) -> bool:
         """Whether others may wait while an activation runs: its code is quick.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from sqlalchemy.exc import DataError, OperationalError
 from flowengine import event_facet, foreach, gather, workflow
 from flowengine.authoring import event_facet_names
 from flowengine.engine import Run
-from flowengine.evaluator import RunState
+from flowengine.evaluator import RunState, TaskState
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.evaluator.triggers import Lost
 from flowengine.store.calls import Calls, MadeCalls
@@ -61,11 +62,26 @@ def several_chains(names: list[int]) -> list[int]:
     return foreach(names, lambda name: named_chain(name, LENGTH))
 
 
+ended_in: list[int] = []  #: the threads in which coroutines were closed
+
+
+@workflow
+async def tidy_chain(name: int, count: int) -> int:
+    n = 0
+    try:
+        while n < count:
+            n = await noted(name, n)
+    finally:
+        ended_in.append(threading.get_ident())
+    return n
+
+
 @pytest.fixture(autouse=True)
 def nothing_made() -> Iterator[None]:
     yield
     before.clear()
     made.clear()
+    ended_in.clear()
 
 
 def learnt(work: Worked) -> Worked:
@@ -322,6 +338,109 @@ def test_functions_behind_a_call_that_takes_long_go_on_elsewhere(
         work.settle()
         assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
         assert Counter(made) == each_once()
+
+
+def test_the_thread_that_runs_a_function_closes_its_coroutine(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Its `finally` blocks may take long: the guard has others to look after."""
+    quickly = {**IN_PLACE, "batch_max_wait": 0.05}
+    with worked(database_url, tmp_path, **quickly) as work:
+        for _ in range(3):
+            work.run(tidy_chain, 99, 2)
+        made.clear()
+        ended_in.clear()
+
+        def wait_until_others_are_released() -> None:
+            while any(held(run) for run in others):
+                time.sleep(0.01)
+
+        def held(run: Run[Any]) -> bool:
+            return any(task.state == TaskState.RUNNING for task in work.engine.tasks(run.id))
+
+        runs = [work.start(tidy_chain, name, LENGTH) for name in range(COUNT)]
+        others = [run for name, run in enumerate(runs) if name != 1]
+        before[1, 2] = wait_until_others_are_released
+        work.settle()
+        work.settle()
+        assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
+        assert Counter(made) == each_once()
+        assert set(ended_in) == {threading.get_ident()}
+
+
+def test_functions_that_are_stopped_record_each_its_own_if_the_common_commit_is_refused(
+    work: Worked, inserts: Inserts
+) -> None:
+    runs = started(work)
+
+    def die() -> None:
+        inserts.problem = lambda made: REFUSED if len(made) > 1 else None
+        raise SystemExit
+
+    before[3, 2] = die
+    with pytest.raises(SystemExit):
+        work.settle()
+    assert [len(calls_of(run)) for run in runs] == [3, 3, 3, 2]
+    work.settle()
+    assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
+    assert Counter(made) == each_once() + Counter([(3, 2)])
+    assert losses(work, runs) == [0, 0, 0, 1]
+
+
+def test_a_worker_that_stops_gives_back_the_functions_that_wait(
+    work: Worked, inserts: Inserts
+) -> None:
+    runs = started(work)
+    before[1, 2] = work.worker.claim_no_more
+    work.settle()
+    # One goes on to its end. The others have their calls recorded, and make no more.
+    assert [len(calls_of(run)) for run in runs] == [3, LENGTH, 2, 2]
+    other = TaskWorker(work.engine, WorkerIdentity("t", "c" * 32, 2), event_facet_names)
+    while other.drain("default"):
+        pass
+    other.end()
+    assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
+    assert Counter(made) == each_once()
+    assert losses(work, runs) == [0] * COUNT
+
+
+def test_a_kept_coroutine_does_not_go_on_behind_calls_of_another_process(
+    database_url: str, tmp_path: Path
+) -> None:
+    """That process was stopped in the middle of the activation, which it gave back uncounted."""
+    with worked(database_url, tmp_path, **IN_PLACE) as work:
+        other = TaskWorker(work.engine, WorkerIdentity("t", "c" * 32, 2), event_facet_names)
+        quick = (named_chain.activation.name, noted.name)
+        for name in quick * 2:
+            other._sizing.count(name, 0.0001)
+        runs = started(work)
+        for _ in runs:
+            work.worker.poll("default", 1)  # an activation of each: this process keeps it
+        for _ in runs:
+            other.poll("default", 1)  # its first call, which had a task
+        before[1, 3] = other.claim_no_more
+        while other.drain("default"):
+            pass
+        other.end()
+        assert [len(calls_of(run)) for run in runs] == [4, LENGTH, 3, 3]
+        for name in quick * 2:
+            work.worker._sizing.count(name, 0.0001)
+        work.settle()
+        assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
+        assert Counter(made) == each_once()
+
+
+def test_functions_whose_calls_are_recorded_are_in_flight(work: Worked, inserts: Inserts) -> None:
+    """The record may be the cause of the death of the process, which is counted then."""
+    marked: list[int] = []
+    markers = work.worker.claimed_tasks.markers
+    inserts.problem = lambda _: marked.append(len(markers.running(os.getpid())))  # type: ignore[func-returns-value]
+    in_code: list[int] = []
+    before[2, 3] = lambda: in_code.append(len(markers.running(os.getpid())))
+    started(work)
+    work.settle()
+    assert marked == [COUNT] * LENGTH
+    assert in_code == [1], "those that wait are not"
 
 
 def test_functions_behind_quick_ones_are_not_stopped(database_url: str, tmp_path: Path) -> None:
