@@ -39,6 +39,7 @@ from flowengine.authoring.registry import (
     scheduled_workflows,
     workflow_named,
     workflow_names,
+    workflow_of_version,
 )
 from flowengine.authoring.secrets import Secret
 from flowengine.authoring.standard import WorkflowCall, now, uuid
@@ -108,5 +109,6 @@ __all__ = [  # noqa: RUF022 - grouped by user
     "loaded_workflows",
     "register_program",
     "workflow_named",
+    "workflow_of_version",
     "workflow_names",
 ]

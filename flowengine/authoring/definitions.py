@@ -134,7 +134,7 @@ def define(
     return Definition(kind, fn, qualified, others, location, options, *found)
 
 
-def _namespace_of(fn: Callable[..., Any]) -> str:
+def namespace_of(fn: Callable[..., Any]) -> str:
     """Return the name of the function's module, as an import statement names it."""
     function = inspect.unwrap(fn)
     module = getattr(function, "__module__", None) or "__main__"
@@ -166,13 +166,13 @@ def _name_of(fn: Callable[..., Any], given: str | None) -> str:
             f"{qualname} is {kind}: a stored run cannot find it again by that name; "
             'give it a name with name="…"'
         )
-    return f"{_namespace_of(fn)}.{qualname}"
+    return f"{namespace_of(fn)}.{qualname}"
 
 
 def _qualified(fn: Callable[..., Any], given: object, what: str) -> str:
     if not isinstance(given, str) or not all(part.isidentifier() for part in given.split(".")):
         raise AuthoringError(f"the {what} {given!r} is not a dotted sequence of identifiers")
-    whole = given if "." in given else f"{_namespace_of(fn)}.{given}"
+    whole = given if "." in given else f"{namespace_of(fn)}.{given}"
     if whole in STANDARD:
         reserved = whole.rpartition(".")[2]
         raise AuthoringError(f"the {what} {whole!r} is reserved for {reserved}(...)")

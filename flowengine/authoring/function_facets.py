@@ -33,6 +33,7 @@ class FunctionFacet(EventFacet[P, R]):
     """The event facet of a durable function: a worker runs its activations."""
 
     is_async = False  #: of the process's event loop it takes no place
+    workflow: FunctionWorkflow[P, R]
 
     @property
     def function(self) -> FunctionOptions:
@@ -103,4 +104,5 @@ def function_workflow(
     )
     flow: FunctionWorkflow[..., Any] = FunctionWorkflow(replace(definition, activation=activation))
     flow.activation = FunctionFacet(activation)
+    flow.activation.workflow = flow
     return flow

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flowengine.authoring.options import Breaker
 from flowengine.errors import AuthoringError
 from flowengine.program import Program
+from flowengine.program.function_options import function_facet
 from flowengine.program.nodes import Declaration, FacetDeclaration, FacetKind, Namespace
 
 if TYPE_CHECKING:
@@ -70,6 +71,21 @@ def register_workflow(workflow: Workflow[..., Any]) -> None:
             if known is not None and known != version:
                 del _workflows[name]
     _register(_workflows, workflow)
+
+
+def older_version(workflow: Workflow[..., Any]) -> int | None:
+    """Return the version of a durable function, None if it is the newest one or no function."""
+    newest = _workflows.get(workflow.name)
+    version = _version(workflow)
+    return None if newest is None or _version(newest) == version else version
+
+
+def workflow_of_version(name: str, version: int | None) -> Workflow[..., Any] | None:
+    """Return a version of a durable function; None: the newest one, or any workflow."""
+    if version is None:
+        return _workflows.get(name)
+    facet: Any = _event_facets.get(function_facet(name, version))
+    return None if facet is None else facet.workflow
 
 
 def _version(workflow: Workflow[..., Any]) -> int | None:

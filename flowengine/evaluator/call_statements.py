@@ -96,12 +96,13 @@ class CallPlan(StatementPlan):
     due: int | None = None  #: of a timer: milliseconds since the epoch
     changes: tuple[str, ...] = ()  #: names for which `changed` was first true before it
     group: int | None = None  #: the first of the calls that are awaited together
+    version: int | None = None  #: of a durable function, if it is not its newest
     line: str = ""  #: of the author's code
 
 
 def written(call: FunctionCall) -> str:
     """Return the statement of a call as its row stores it."""
-    numbers = (call.deadline, call.due, call.group)
+    numbers = (call.deadline, call.due, call.group, call.version)
     if call.changes or numbers != _NO_NUMBERS:
         return _written(call.facet, call.kind, call.options, numbers, call.changes, call.location)
     # A line that makes a call has the same options and location each time: looking these up by
@@ -116,7 +117,8 @@ def written(call: FunctionCall) -> str:
     return found[2]
 
 
-_NO_NUMBERS = (None, None, None)
+_NUMBERS = ("deadline", "due", "group", "version")
+_NO_NUMBERS = (None, None, None, None)
 _MOST = 2_000
 #: Statements with the options and the location that they were made of.
 _by_identity: dict[tuple[str, CallKind, int, int], tuple[EventOptions, Location, str]] = {}
@@ -136,7 +138,7 @@ def _written(
         found["kind"] = kind.value
     if options is not NO_OPTIONS and (given := _options(options)):
         found["options"] = given
-    for name, value in zip(("deadline", "due", "group"), numbers, strict=True):
+    for name, value in zip(_NUMBERS, numbers, strict=True):
         if value is not None:
             found[name] = value
     if changes:
@@ -164,6 +166,7 @@ def plan_of_call(statement: str) -> CallPlan:
         due=found.get("due"),
         changes=tuple(found.get("changes", ())),
         group=found.get("group"),
+        version=found.get("version"),
         line=found.get("line", ""),
     )
 
@@ -205,6 +208,7 @@ def call_from_json(found: dict[str, Any]) -> FunctionCall:
         due=plan.due,
         name=found["name"],
         group=plan.group,
+        version=plan.version,
         location=Location(int(line), file=file) if line.isdigit() else Location(0),
     )
 

@@ -72,6 +72,7 @@ class FunctionCall:
     due: int | None = None  #: of a timer: milliseconds since the epoch
     name: str = ""  #: given by the author; empty: derived from the facet
     group: int | None = None  #: the first of the calls that are awaited together
+    version: int | None = None  #: of a durable function that is awaited, if it is not its newest
     location: Location = field(default=Location(0), compare=False)  #: the author's line
     size: int = field(default=0, compare=False)  #: bytes of the arguments as JSON, of a new call
 

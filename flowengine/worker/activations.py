@@ -15,11 +15,11 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
-from flowengine.authoring import WorkflowCall, workflow_named
+from flowengine.authoring import WorkflowCall, workflow_of_version
 from flowengine.engine import Engine
 from flowengine.errors import Divergence, MissingCode, StoreError
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.call_statements import call_key
+from flowengine.evaluator.call_statements import call_key, plan_of_call
 from flowengine.evaluator.functions import DIVERGED
 from flowengine.evaluator.records import ACTIVATION
 from flowengine.evaluator.triggers import ActivationEnded, Failed, Lost, Outcome, Succeeded
@@ -30,6 +30,7 @@ from flowengine.program.function_calls import (
     FunctionEnd,
     Progress,
 )
+from flowengine.program.function_options import function_facet
 from flowengine.program.limits import clipped
 from flowengine.program.standard import RESULT
 from flowengine.store.failures import DatabaseFailure, is_deadlock, is_unavailable
@@ -243,10 +244,12 @@ class Activations:
         """Start the run that a function awaits; raises ChildNotStarted."""
         with self._engine.database.read() as session:
             call = session.steps.by_id(task.step_id)
-        name = "" if call is None else call.facet_name
-        flow = workflow_named(name)
+        if call is None:
+            return _failure(MissingCode(task.name))
+        name, version = call.facet_name, plan_of_call(call.address).version
+        flow = workflow_of_version(name, version)
         if flow is None:
-            return _failure(MissingCode(name))
+            return _failure(MissingCode(name if version is None else function_facet(name, version)))
         called = WorkflowCall(flow.program(), flow.name, dict(task.data or {}))
         try:
             return start_child(self._engine, task, called)

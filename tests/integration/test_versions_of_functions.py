@@ -9,6 +9,7 @@ import pytest
 
 from flowengine import event_facet, workflow
 from flowengine.afl import compile_text
+from flowengine.authoring import workflow_of_version
 from flowengine.documents import compile_document
 from flowengine.errors import InvalidDocument, InvalidProgram
 from flowengine.testing import Flow
@@ -58,6 +59,21 @@ def test_a_document_calls_a_version(flow: Flow, is_known: bool) -> None:
     assert run.result(timeout=0) == "why? (1)"
     (function,) = [step for step in run.steps() if step.facet == "shop.research@1"]
     assert [step.path for step in run.steps() if step.parent == function.key] == ["w.a.ask#0"]
+
+
+def test_a_function_awaits_the_version_that_its_code_names(flow: Flow) -> None:
+    before, research = (workflow_of_version("shop.research", version) for version in (1, 2))
+    assert before is not None
+    assert research is not None
+
+    @workflow(name="shop.asks")
+    async def asks() -> list[str]:
+        both = [await before.acall("why"), await before.named("again").acall("how")]
+        return [*both, await research.acall("who"), await research.named("last").acall("when")]
+
+    run = asks.start()
+    flow.settle()
+    assert run.result(timeout=0) == ["why? (1)", "how? (1)", "who? (2)", "when? (2)"]
 
 
 def test_a_text_of_afl_declares_and_calls_a_version(flow: Flow) -> None:

@@ -35,7 +35,7 @@ from flowengine.authoring.functions.loop import FunctionLoop, FunctionTimer, Spi
 from flowengine.authoring.functions.loop_refusals import explained
 from flowengine.authoring.functions.pending_calls import CallFuture, PendingCall
 from flowengine.authoring.functions.rebuilt_errors import RebuiltErrors, record_of
-from flowengine.authoring.functions.unawaited import UnawaitedCalls, never_awaited
+from flowengine.authoring.functions.unawaited import UnawaitedCalls, is_use_of_call, never_awaited
 from flowengine.authoring.functions.waiting_lines import waiting_line
 from flowengine.errors import Divergence, FunctionMisuse
 from flowengine.program.event_options import EventOptions
@@ -312,6 +312,10 @@ class Activation:
                 raise FunctionMisuse(never_awaited(unawaited))
             return FunctionEnd(result=self.function.written(returned))
         except BaseException as problem:
+            unawaited = self._unawaited.first()
+            if unawaited is not None and is_use_of_call(problem):
+                misuse = FunctionMisuse(f"{never_awaited(unawaited)} ({problem})")
+                return FunctionEnd(error=record_of(misuse.with_traceback(problem.__traceback__)))
             return FunctionEnd(error=record_of(explained(problem)))
 
     def _fail(self, message: str) -> None:

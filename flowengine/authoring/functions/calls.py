@@ -16,11 +16,12 @@ from typing import Any, ParamSpec, TypeVar
 
 from flowengine.authoring.annotations import Annotation
 from flowengine.authoring.current_function import awaited_plainly, current_activation
-from flowengine.authoring.definitions import Definition
+from flowengine.authoring.definitions import Definition, namespace_of
 from flowengine.authoring.facets import Decorated, EventFacet
 from flowengine.authoring.functions.pending_calls import Callee, PendingCall, pending_call
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.plain_calls import resolved
+from flowengine.authoring.signatures import starred_parameters
 from flowengine.errors import FunctionMisuse
 from flowengine.program.event_options import NO_OPTIONS
 from flowengine.program.function_calls import CallKind
@@ -31,6 +32,7 @@ from flowengine.program.wait_times import sleep_problem, timeout_problem
 P = ParamSpec("P")
 R = TypeVar("R")
 Seconds = datetime.timedelta | float
+_STARS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 def acall(facet: Decorated[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -71,8 +73,13 @@ def _step_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         return _plain(fn, *args, **kwargs)
     if not inspect.isfunction(fn):
         raise FunctionMisuse(
-            f"{user_location()}: step takes a function and its arguments, not {fn!r}: "
-            "write step(function, argument)"
+            f"{user_location()}: step takes a function that is written in Python, and its "
+            f"arguments, not {fn!r}: write step(function, argument), with a function that calls it"
+        )
+    if fn.__code__.co_flags & _STARS and (stars := starred_parameters(fn)):
+        raise FunctionMisuse(
+            f"{user_location()}: {fn.__qualname__} takes {' and '.join(stars)}, and a record needs "
+            "a name for each argument: give step a function that calls it"
         )
     code = _stepped(fn) if fn.__closure__ is None else _stepped.__wrapped__(fn)  # keep no values
     read = code.definition.signature.result.read
@@ -83,7 +90,7 @@ def _step_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 @lru_cache(maxsize=1_000)
 def _stepped(fn: Callable[..., Any]) -> EventFacet[..., Any]:
     """Return a plain function with its types, as code that a worker runs."""
-    name = f"{fn.__module__}.{fn.__qualname__}"
+    name = f"{namespace_of(fn)}.{fn.__qualname__}"
     return EventFacet(Definition(FacetKind.EVENT, fn, name, (), location_of(fn), NO_OPTIONS))
 
 

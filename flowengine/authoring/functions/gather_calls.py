@@ -25,6 +25,12 @@ def gather(*calls: Awaitable[R], limit: int | None = None) -> Coroutine[Any, Any
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         _forget(calls)
         raise FunctionMisuse(f"{user_location()}: the limit of gather is 1 or more, not {limit!r}")
+    for call in calls:
+        if isinstance(call, list | tuple | set):
+            raise FunctionMisuse(
+                f"{user_location()}: gather takes calls, not a {type(call).__name__} of them: "
+                "write `await gather(*calls)`"
+            )
     gathered: Coroutine[Any, Any, list[R]] = settled(_gathered(calls, limit))
     return gathered
 

@@ -21,6 +21,7 @@ from flowengine.authoring.functions.durable_function import global_names
 from flowengine.authoring.functions.loop import FunctionFuture, FunctionLoop
 from flowengine.authoring.functions.rebuilt_errors import Names, RebuiltErrors
 from flowengine.authoring.locations import user_location
+from flowengine.authoring.registry import older_version
 from flowengine.errors import DoesNotFit, FunctionMisuse, TooLarge, ValueRefused
 from flowengine.program.deadlines import deadline_of, is_deadline
 from flowengine.program.event_options import NO_OPTIONS
@@ -102,6 +103,7 @@ class PendingCall(Coroutine[Any, Any, R]):
             due=callee.due(self.activation.now_ms) if callee.due else None,
             name=callee.name,
             group=group,
+            version=older_version(callee.code) if callee.kind is CallKind.RUN else None,
             location=self.location,
             size=self.size,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ def _references(calls: dict[int, Any], key: int) -> int:
 
 
 _HELD_ONCE: Final = _references({1: object()}, 1)  # versions of Python count differently
+
+_CALL = rf"\b({PendingCall.__name__}|coroutine)\b"
 
 
 class UnawaitedCalls:
@@ -49,6 +52,12 @@ class UnawaitedCalls:
     def first(self) -> PendingCall[Any] | None:
         """Return the oldest one; called when the function has returned."""
         return next(iter(self._calls.values()), None)
+
+
+def is_use_of_call(problem: BaseException) -> bool:
+    """Whether code has used a call, or several in `gather`, like a result."""
+    is_error_of_python = isinstance(problem, TypeError | AttributeError)
+    return is_error_of_python and re.search(_CALL, str(problem)) is not None
 
 
 def never_awaited(call: PendingCall[Any]) -> str:

@@ -229,6 +229,30 @@ async def _kept_and_never_awaited() -> Any:
     return len(calls)
 
 
+async def _used_like_a_result() -> Any:
+    call: Any = acall(listed, [])
+    return call + [1]  # noqa: RUF005
+
+
+async def _an_attribute_of_a_call() -> Any:
+    call: Any = acall(listed, [])
+    return call.copy()
+
+
+async def _gathered_and_not_awaited() -> Any:
+    calls: Any = gather(acall(listed, []), acall(listed, []))
+    try:
+        first, _second = calls
+    finally:
+        calls.close()
+    return first
+
+
+async def _a_list_of_calls() -> Any:
+    calls: Any = [acall(listed, [])]
+    return await gather(calls)
+
+
 async def _as_argument() -> Any:
     return await acall(listed, [acall(pack, Parcel("x"))])
 
@@ -259,6 +283,10 @@ async def _no_function() -> Any:
     await step(len, [])
 
 
+async def _any_arguments() -> Any:
+    await step(lambda **names: names, n=1)
+
+
 async def _wrong_limit() -> Any:
     await gather(acall(listed, []), limit=0)
 
@@ -282,13 +310,17 @@ async def _construct() -> Any:
         (_never_awaited, "listed is called and never awaited, .*: write `await listed"),
         (_never_awaited_at_the_end, "listed is called and never awaited"),
         (_kept_and_never_awaited, "listed is called and never awaited"),
+        (_used_like_a_result, "listed is called and never awaited, .*: write `await listed"),
+        (_an_attribute_of_a_call, r"called and never awaited, .* has no attribute 'copy'\)"),
+        (_a_list_of_calls, r"gather takes calls, not a list of them: write `await gather\(\*calls"),
         (_as_argument, "gets a call that is not awaited, of .*pack: write `await`"),
         (_coroutine_as_argument, "a call that is not awaited, of _never_awaited"),
         (_no_json, r"items\[0\] is of type object; annotate it"),
         (_wrong_arguments, "'colour' is unknown"),
         (_twice, "is awaited twice: keep its result"),
         (_traced, "is traced and has no code to run: make it an @event_facet"),
-        (_no_function, r"write step\(function, argument\)"),
+        (_no_function, r"write step\(function, argument\), with a function that calls it"),
+        (_any_arguments, r"takes \*\*names, and a record needs a name for each argument"),
         (_wrong_limit, "the limit of gather is 1 or more, not 0"),
         (_backwards, "a sleep is a number of seconds from 0"),
         (_no_name, "the name of a change is a text"),
@@ -304,6 +336,23 @@ def test_a_mistake_is_named_with_its_line(body: Callable[[], Awaitable[Any]], wo
     first = body.__code__.co_firstlineno  # type: ignore[attr-defined]
     line = int(re.match(r".*?test_values\.py:(\d+)", message)[1])  # type: ignore[index]
     assert first < line < first + 4
+
+
+def test_a_gather_that_is_unpacked_and_never_awaited_names_its_first_call() -> None:
+    message = Recorded(_gathered_and_not_awaited).error["message"]
+    assert "listed is called and never awaited" in message
+
+
+def test_a_function_of_the_main_file_is_a_step_of_the_same_name_in_a_module() -> None:
+    def helper() -> int:
+        return 1
+
+    async def body() -> int:
+        return await step(helper)
+
+    imported = Recorded(body).calls[0].facet
+    helper.__module__ = "__main__"
+    assert Recorded(body).calls[0].facet == imported
 
 
 async def numbers() -> AsyncIterator[int]:
