@@ -49,6 +49,7 @@ _OUTSIDE = {
 _EFFECTS = {name: what for what, names in _OUTSIDE.items() for name in names}
 _BLOCKS = "blocks the worker and is in no record: write `await sleep(…)` of flowengine"
 _SETS = frozenset({"set", "frozenset"})
+_AWAITED = frozenset({"gather", "sleep", "sleep_until", "step", "wait_for"})
 _CHANGES = frozenset(
     {"append", "extend", "insert", "add", "update", "setdefault", "pop", "popitem", "remove"}
     | {"discard", "clear", "sort", "reverse", "appendleft", "popleft", "put", "put_nowait"}
@@ -99,7 +100,7 @@ class _BodyLinter(SourceNames):
                         "the order of a set differs between processes: iterate over "
                         "sorted(…), or over a list"
                     )
-            case ast.Expr(ast.Call(func)) if self._is_async and self._is_facet(func):
+            case ast.Expr(ast.Call(func)) if self._is_async and self._is_awaited(func):
                 name = ast.unparse(func)
                 yield f"`{name}` is called and never awaited: write `await {name}(…)`"
             case ast.Call(func) if construct := self._construct(func):
@@ -163,6 +164,12 @@ class _BodyLinter(SourceNames):
             case ast.Attribute(inner, "acall"):
                 return self._is_facet(inner)
         return hasattr(self.resolved(node), "step_name")
+
+    def _is_awaited(self, node: ast.expr) -> bool:
+        """Whether the call of an expression is to be awaited."""
+        module, _, name = self.dotted(node).rpartition(".")
+        is_ours = name in _AWAITED and module.partition(".")[0] == "flowengine"
+        return is_ours or self._is_facet(node)
 
     def _construct(self, node: ast.expr) -> str:
         module, _, name = self.dotted(node).rpartition(".")

@@ -17,6 +17,7 @@ from flowengine.cli.streams import json_of
 from flowengine.cli.targets import load_modules, prepare, prepare_named
 from flowengine.cli.terminal import SafeConsole, console, line
 from flowengine.engine import Run, RunInfo
+from flowengine.engine.diverged_runs import try_diverged_again
 from flowengine.engine.recovery import alarm_unserved_tasks
 from flowengine.evaluator.states import RunState
 from flowengine.secret_keys import set_secret_key_source
@@ -91,6 +92,7 @@ def resume(modules: Sequence[str], *, as_json: bool) -> None:
     began = system_clock()  # before the engine, which continues the runs at once
     engine = default_engine(settings)
     alarm_unserved_tasks(engine)  # clears alarms that these modules resolve
+    try_diverged_again(engine)
     unfinished = [
         info
         for state in (RunState.CANCELLING, RunState.RUNNING)  # a held run waits for its release

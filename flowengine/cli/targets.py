@@ -21,6 +21,7 @@ from flowengine.engine import Engine
 from flowengine.errors import FlowengineError, InvalidDocument
 from flowengine.program import Plan, Program, link_program
 from flowengine.program.commands import COMMANDS
+from flowengine.program.function_options import function_of
 from flowengine.program.nodes import FacetKind, Field, Location
 from flowengine.program.plan import FacetPlan
 from flowengine.program.standard import is_built_in
@@ -248,6 +249,11 @@ def _require_code(plan: Plan, settings: Settings) -> None:
             raise click.ClickException(f"{what}: set FLOWENGINE_COMMANDS=on to run them here")
         return
     if events and not any(event_facet_named(name) for name in events):
+        if (version := function_of(events[0])) and workflow_named(version[0]) is not None:
+            raise click.ClickException(
+                f"no Python code for version {version[1]} of the durable function {version[0]} in "
+                "this process: its module declares other versions"
+            )
         raise click.ClickException(
             f"no Python code for {', '.join(events)} in this process: name its module with "
             f'--module, and declare the facet there with @event_facet(name="{events[0]}")'

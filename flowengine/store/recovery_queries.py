@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Select, TextClause, select
 
 from flowengine.evaluator import TaskDefinition, TaskState
-from flowengine.evaluator.records import ID_PREFIX, id_within
+from flowengine.evaluator.records import ACTIVATION, ID_PREFIX, id_within
 from flowengine.store import codec
 from flowengine.store.claims import ORDER, WorkerIdentity
 from flowengine.store.parts import MANY, Part, statement
@@ -139,6 +139,12 @@ _SET_ALARM = statement(
 _DUE_RETRIES = statement(
     f"UPDATE flowengine_task SET published = :now WHERE {TASK_IS_RETRY} AND due <= :now "
     "RETURNING task_list_name"
+)
+_MAKE_DUE = statement(
+    "UPDATE flowengine_task SET due = :now, published = :now "
+    f"WHERE run_id IN :runs AND data_type = '{ACTIVATION}' AND state = 'pending' AND due > :now "
+    "RETURNING task_list_name",
+    "runs",
 )
 _DUE_TIMERS = statement(
     "SELECT t.id, t.run_id, t.step_id, s.key, t.kind FROM flowengine_timer t "
@@ -277,6 +283,11 @@ class RecoveryQueries(Part):
         """Set the alarms of these runs; None clears one."""
         rows = [{"run": run_id, "text": text} for run_id, text in sorted(alarms.items())]
         self._session.execute(_SET_ALARM, rows)
+
+    def make_activations_due(self, run_ids: Sequence[str], now: int) -> dict[str, int]:
+        """Make the waiting activations of runs due; return their number by task list."""
+        values = {"runs": list(run_ids), "now": now}
+        return dict(Counter(self._session.execute(_MAKE_DUE, values).scalars()))
 
     def take_due_retries(self, now: int) -> dict[str, int]:
         """Mark retries that have become due as published; return their number by task list."""

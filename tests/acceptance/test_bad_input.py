@@ -22,9 +22,23 @@ def flow(n: int, text: str = "", any: object = None) -> int:
 """
 
 
+DURABLE = "from flowengine import workflow\n@workflow\nasync def asks() -> int:\n    return 1\n"
+THIRD_VERSION = """
+namespace durable {
+  event facet asks@3() => (result: Int)
+  workflow Third() => (result: Int) andThen {
+    asked = asks@3()
+    yield Third(result = asked.result)
+  }
+}
+"""
+
+
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     (tmp_path / "ours.py").write_text(MODULE)
+    (tmp_path / "durable.py").write_text(DURABLE)
+    (tmp_path / "third.afl").write_text(THIRD_VERSION)
     (tmp_path / "syntax.py").write_text("x = 1\nimport (\n")
     (tmp_path / "raises.py").write_text("def f():\n    raise KeyError('at import')\nf()\n")
     (tmp_path / "exits.py").write_text("raise SystemExit(0)\n")
@@ -100,6 +114,12 @@ BAD: dict[str, tuple[list[str], dict[str, str], int, str]] = {
     "exits": (["run", "exits"], {}, 1, "exits cannot be imported: "),
     "exits check": (["check", "exits"], {}, 1, "SystemExit"),
     "needs": (["run", "needs"], {}, 1, "No module named 'nowhere_at_all'"),
+    "version": (
+        ["run", "third.afl", "-m", "durable"],
+        {},
+        1,
+        "no Python code for version 3 of the durable function durable.asks in this process",
+    ),
     "traced": (["run", "traced"], {}, 1, "traced.py:4: ZeroDivisionError"),
     "deep json": (["run", "deep.json"], {}, 1, "nested too deeply"),
     "wrong json": (["run", "wrong.json"], {}, 1, "the program cannot be loaded"),

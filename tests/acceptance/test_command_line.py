@@ -117,6 +117,41 @@ def test_a_run_killed_in_the_middle_is_resumed(here: Path) -> None:
     assert run["outputs"] == {"result": list(range(40))}
 
 
+DURABLE = """
+import time
+from flowengine import event_facet, sleep, step, workflow
+
+@event_facet
+def one(n: int) -> int:
+    return n + 1
+
+def tenfold(n: int) -> int:
+    return 10 * n
+
+@workflow
+async def naps(n: int) -> int:
+    n = await step(tenfold, await one(n))
+    await sleep(1)
+    return n
+
+if __name__ == "__main__":
+    run = naps.start(1)
+    while len(run.steps()) < 5:  # the run, the function, and its three calls
+        time.sleep(0.01)
+"""
+
+
+def test_a_function_of_a_main_file_is_resumed_as_soon_as_its_code_fits(here: Path) -> None:
+    file = here / "durable.py"
+    file.write_text(DURABLE)
+    subprocess.run([sys.executable, file.name], cwd=here, check=True, timeout=60)
+    file.write_text(DURABLE.replace("await one(n)", "await sleep(n)"))
+    output = flowengine(here, "resume", "durable", expect=1)
+    assert "the record has durable.one, the code calls flowengine.sleep" in output
+    file.write_text(DURABLE)
+    assert "result  20" in flowengine(here, "resume", "durable")
+
+
 def test_a_start_that_does_not_wait_begins_no_step(here: Path) -> None:
     """A facet that never ends would keep the process from ending."""
     run_id = flowengine(here, "run", "slow:passes", "--no-wait").strip()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flowengine import event_facet, wait_for, workflow
+from flowengine.engine.diverged_runs import try_diverged_again
 from flowengine.engine.presentation import status_and_label
 from flowengine.engine.results import StepStatus
 from flowengine.engine.run_tree import StepLine, load_run_tree
@@ -75,6 +76,20 @@ def test_a_run_waits_with_an_alarm_until_fitting_code_is_back(work: Worked, chan
     assert run.result(timeout=0) == "8 ada"
     assert run.info().alarm is None
     assert {task.losses for task in work.engine.tasks(run.id)} == {0}
+
+
+@pytest.mark.parametrize("is_mended", [True, False])
+def test_a_diverged_run_can_be_tried_again_at_once(work: Worked, is_mended: bool) -> None:
+    run = deploy(work, waiting, "other facet")
+    alarm = run.info().alarm
+    assert alarm is not None
+    if is_mended:
+        deployed.clear()
+    try_diverged_again(work.engine)
+    assert run.info().alarm is None
+    work.settle()
+    assert run.info().is_final == is_mended
+    assert run.info().alarm == (None if is_mended else alarm)
 
 
 def show_where_it_waits(work: Worked, run: Any) -> None:

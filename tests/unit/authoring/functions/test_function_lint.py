@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from flowengine import event_facet, foreach, now, random, uuid, workflow
+from flowengine import event_facet, foreach, now, random, sleep, uuid, workflow
 from flowengine.authoring.function_lint import function_findings
 from flowengine.authoring.validation import findings_of
 
@@ -108,6 +108,11 @@ async def awaits_no_named_call(text):
     return await ask(text)
 
 
+async def sleeps_not(text):
+    sleep(3)
+    return await ask(text)
+
+
 async def traces(text):
     return foreach([text], ask)
 
@@ -121,6 +126,7 @@ async def starts(text):
     [
         (awaits_nothing, r"`ask` is called and never awaited: write `await ask\(…\)`"),
         (awaits_no_named_call, "never awaited"),
+        (sleeps_not, r"`sleep` is called and never awaited: write `await sleep\(…\)`"),
         (traces, r"`foreach` makes steps of a traced workflow, .* write `await gather"),
         (starts, "`graph` is started by each replay once more: await its call"),
         (
