@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import threading
 import time
@@ -9,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -428,6 +431,46 @@ def test_a_kept_coroutine_does_not_go_on_behind_calls_of_another_process(
         work.settle()
         assert [run.result(timeout=0) for run in runs] == [LENGTH] * COUNT
         assert Counter(made) == each_once()
+
+
+def test_no_call_is_repeated_while_guards_stop_functions_of_several_workers(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Coroutines are kept, stopped, and continued elsewhere, in three threads of two processes."""
+    count, length = 40, 8
+    short = {"batch_max_wait": 0.05, "worker_time_slice": 0.1, "quick_seconds": 0.01}
+    with worked(database_url, tmp_path, **short) as work:
+        learnt(work)
+        other = TaskWorker(work.engine, WorkerIdentity("t", "c" * 32, 2), event_facet_names)
+        naps = Random(5)
+        for call in itertools.product(range(count), range(length)):
+            seconds = 0.12 if naps.random() < 0.04 else 0.002 * naps.random()
+            before[call] = functools.partial(time.sleep, seconds)
+        runs = [work.start(named_chain, name, length) for name in range(count)]
+        problems: list[BaseException] = []
+        is_over = threading.Event()
+
+        def work_until_all_have_ended(worker: TaskWorker) -> None:
+            while not is_over.is_set():
+                try:
+                    worker.drain("default")
+                except BaseException as problem:
+                    problems.append(problem)
+
+        workers = (work.worker, work.worker, other)
+        threads = [threading.Thread(target=work_until_all_have_ended, args=(w,)) for w in workers]
+        for thread in threads:
+            thread.start()
+        ends = time.monotonic() + TIMEOUT
+        while not all(run.info().is_final for run in runs) and time.monotonic() < ends:
+            time.sleep(0.05)
+        is_over.set()
+        for thread in threads:
+            thread.join(TIMEOUT)
+        other.end()
+        assert problems == []
+        assert [run.result(timeout=0) for run in runs] == [length] * count
+        assert Counter(made) == Counter(itertools.product(range(count), range(length)))
 
 
 def test_functions_whose_calls_are_recorded_are_in_flight(work: Worked, inserts: Inserts) -> None:
