@@ -1,6 +1,7 @@
 """Runs with a durable function whose code did not fit its record, and that wait for fitting code.
 
-Their activations are due again a minute later. Who has just deployed other code need not wait.
+Their activations are due again a minute later. After a deploy of other code they need not wait so
+long.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ from flowengine.worker.activation_probe import ActivationProbe
 from flowengine.worker.child_starts import ChildNotStarted, start_child
 from flowengine.worker.execution import OpenLog
 from flowengine.worker.handlers import FindHandler
-from flowengine.worker.in_place_calls import InPlaceCalls, InPlacePolicy, NotRecorded
+from flowengine.worker.in_place_calls import InPlaceCalls, NotRecorded
+from flowengine.worker.in_place_policy import InPlacePolicy
 from flowengine.worker.kept_functions import KeptFunction, KeptFunctions
 
 Beat: TypeAlias = Callable[[str | None], bool]

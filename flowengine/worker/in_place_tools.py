@@ -24,7 +24,8 @@ from flowengine.store import codec
 from flowengine.worker.call_timeouts import WatchedCall
 from flowengine.worker.execution import Attempt
 from flowengine.worker.handlers import FindHandler
-from flowengine.worker.in_place_calls import InPlacePolicy, executed_in_place, needs_only_code
+from flowengine.worker.in_place_calls import executed_in_place
+from flowengine.worker.in_place_policy import InPlacePolicy, needs_only_code
 
 _LONGEST_WAIT = 1.0  # seconds for which the record of an answer may wait for its tools
 _OF_TIMEOUT = 0.1  # part of a model call's timeout within which its try may begin another one

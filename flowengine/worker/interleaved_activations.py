@@ -47,9 +47,9 @@ class _Activation:
 class InterleavedActivations:
     """Runs activations of different runs, all in the thread that calls `run`.
 
-    Invariant: an activation is run by that thread, or is one of `_waiting`. Whoever takes it out of
-    there, with the lock, has it alone: that thread, or another one that stops those that wait. Its
-    coroutine is closed by that thread in each case: closing runs `finally` blocks of its author.
+    Invariant: an activation is run by that thread, or is one of `_waiting`. The thread that takes
+    it out of there, with the lock, has it alone: to run it, or to stop those that wait. The
+    coroutine of a stopped one is closed by the thread that ran it: closing runs `finally` blocks.
     """
 
     def __init__(

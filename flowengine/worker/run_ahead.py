@@ -20,7 +20,7 @@ from flowengine.program.function_calls import CallEnd, Progress
 from flowengine.store import codec
 from flowengine.store.calls import result_of
 from flowengine.worker.activations import report_of
-from flowengine.worker.in_place_calls import InPlacePolicy
+from flowengine.worker.in_place_policy import InPlacePolicy
 from flowengine.worker.kept_functions import KeptFunction, KeptFunctions, function_of_call
 
 log = logging.getLogger("flowengine")

@@ -33,7 +33,8 @@ from flowengine.worker.child_starts import ChildNotStarted
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimEvent, ClaimState
 from flowengine.worker.execution import Attempt, OpenLog
 from flowengine.worker.handlers import FindHandler
-from flowengine.worker.in_place_calls import InPlacePolicy, LeaseLost, NotRecorded
+from flowengine.worker.in_place_calls import LeaseLost, NotRecorded
+from flowengine.worker.in_place_policy import InPlacePolicy
 from flowengine.worker.in_place_tools import InPlaceTools
 from flowengine.worker.interleaved_activations import InterleavedActivations
 from flowengine.worker.kept_functions import KeptFunctions

@@ -12,7 +12,7 @@ from flowengine.models import Answer, ModelRequest, ScriptedModel, ToolCall
 from flowengine.models.messages import StopReason, Usage
 from flowengine.store.postgres.database import PostgresDatabase
 from flowengine.store.sqlite.database import SqliteDatabase
-from flowengine.worker.in_place_calls import InPlacePolicy
+from flowengine.worker.in_place_policy import InPlacePolicy
 from tests.acceptance.thirty_steps import kill_at
 
 RESULT = "one two three / 6 letters"

@@ -11,7 +11,7 @@ from flowengine.authoring import event_facet_named
 from flowengine.engine import Engine
 from flowengine.worker import in_place_tools
 from flowengine.worker.batch import BatchSizing
-from flowengine.worker.in_place_calls import InPlacePolicy
+from flowengine.worker.in_place_policy import InPlacePolicy
 from flowengine.worker.in_place_tools import InPlaceTools
 
 _ENDLESS = 3_600.0  # seconds
