@@ -142,9 +142,9 @@ _DUE_RETRIES = statement(
 )
 _MAKE_DUE = statement(
     "UPDATE flowengine_task SET due = :now, published = :now "
-    f"WHERE run_id IN :runs AND data_type = '{ACTIVATION}' AND state = 'pending' AND due > :now "
+    f"WHERE run_id IN :ids AND data_type = '{ACTIVATION}' AND state = 'pending' AND due > :now "
     "RETURNING task_list_name",
-    "runs",
+    "ids",
 )
 _DUE_TIMERS = statement(
     "SELECT t.id, t.run_id, t.step_id, s.key, t.kind FROM flowengine_timer t "
@@ -286,8 +286,8 @@ class RecoveryQueries(Part):
 
     def make_activations_due(self, run_ids: Sequence[str], now: int) -> dict[str, int]:
         """Make the waiting activations of runs due; return their number by task list."""
-        values = {"runs": list(run_ids), "now": now}
-        return dict(Counter(self._session.execute(_MAKE_DUE, values).scalars()))
+        rows = self._in_portions(_MAKE_DUE, run_ids, now=now)
+        return dict(Counter(row.task_list_name for row in rows))
 
     def take_due_retries(self, now: int) -> dict[str, int]:
         """Mark retries that have become due as published; return their number by task list."""
