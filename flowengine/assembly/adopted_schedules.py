@@ -42,7 +42,9 @@ def adopt(app: Any, engine: Engine, *, dry_run: bool = False) -> list[AdoptedEnt
             flow = workflow_named(workflow)
             if flow is None:
                 raise _Refused(f"the app has no workflow {workflow!r}; import its module")
-            if not dry_run:
+            if dry_run:
+                engine.schedules.check(flow.program(), flow.name, schedule)
+            else:
                 engine.schedules.put(flow.program(), flow.name, schedule, source=SOURCE)
             found.append(AdoptedEntry(name, flow.name, schedule.text))
         except (_Refused, FlowengineError) as problem:

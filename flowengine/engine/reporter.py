@@ -282,15 +282,30 @@ class Reporter:
     def _log_refusal(self, task: TaskDefinition) -> None:
         with self._database.read() as session:
             found = session.tasks.by_id(task.uuid)
+        if found is not None and _is_recorded(task, found[0]):
+            # As after a commit whose answer was lost: the report was spooled, and delivered again.
+            log.info(
+                "the report of task %s of run %s had been recorded before",
+                task.uuid,
+                task.workflow_id[:8],
+                extra={"action": "report_repeated", "run": task.workflow_id},
+            )
+            return
         reason = "another try has replaced it"
         if found is None:
             reason = "its run was removed"
         elif found[0].state == TaskState.CANCELED:
             reason = "its step was cancelled, or replaced by a retry"
         log.warning(
-            "refused a late report of task %s: lease %d is no longer held; %s",
+            "refused a late report of task %s of run %s: lease %d is no longer held; %s",
             task.uuid,
+            task.workflow_id[:8],
             task.lease,
             reason,
             extra={"action": "report_refused", "run": task.workflow_id},
         )
+
+
+def _is_recorded(task: TaskDefinition, found: TaskDefinition) -> bool:
+    """Whether a try has completed under this very lease: only its holder can have reported that."""
+    return found.state == TaskState.COMPLETED and found.lease == task.lease

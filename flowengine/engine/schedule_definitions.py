@@ -29,7 +29,7 @@ class ScheduleDefinitions:
         codec.check_value(f"the inputs of schedule {name}", stored.get("inputs"), most)
         return codec.dump(stored)
 
-    def put(
+    def checked(
         self,
         session: Session,
         workflow: str,
@@ -39,10 +39,7 @@ class ScheduleDefinitions:
         tenant: str,
         source: str,
     ) -> ScheduleRecord:
-        """Store a schedule of a stored program; one of the same name is replaced.
-
-        Raises InvalidInputs if the workflow does not take the inputs.
-        """
+        """Return the row of a schedule; raises InvalidInputs and others that `put` raises."""
         name, now = schedule.name or workflow, session.now()
         definition, schedule = self.text(name, schedule), replace(schedule, name="")
         timetable = Timetable(name, schedule)
@@ -63,10 +60,26 @@ class ScheduleDefinitions:
             updated=now,
         )
         self._runs.request(session, new, schedule, timetable.after(now) or now)
-        new = scheduled(new, timetable, now)
+        return scheduled(new, timetable, now)
+
+    def put(
+        self,
+        session: Session,
+        workflow: str,
+        digest: str,
+        schedule: Schedule,
+        *,
+        tenant: str,
+        source: str,
+    ) -> ScheduleRecord:
+        """Store a schedule of a stored program; one of the same name is replaced.
+
+        Raises InvalidInputs if the workflow does not take the inputs.
+        """
+        new = self.checked(session, workflow, digest, schedule, tenant=tenant, source=source)
         if session.schedules.add(new):
             return new
-        before = session.schedules.get(tenant, name, lock=True)
+        before = session.schedules.get(tenant, new.name, lock=True)
         assert before is not None, "it was found by the insert"
         if before[2:6] != new[2:6]:  # workflow, program, definition and source
             before = changed(before, new)

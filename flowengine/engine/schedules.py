@@ -87,6 +87,22 @@ class Schedules:
                 )
             )
 
+    def check(
+        self,
+        program: Program | Mapping[str, Any],
+        workflow: str,
+        schedule: Schedule,
+        *,
+        tenant: str | None = None,
+    ) -> None:
+        """Raise what `put` would raise, and store nothing."""
+        digest, _text, plan = self._programs.prepare(program)
+        facet, own = plan.workflow(workflow), self._stored.tenant(tenant)
+        with self._database.read() as session:
+            self._definitions.checked(
+                session, facet.name, digest, schedule, tenant=own, source="engine"
+            )
+
     def pause(
         self, name: str, *, actor: Actor | str = "", reason: str = "", tenant: str | None = None
     ) -> ScheduleInfo:

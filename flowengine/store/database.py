@@ -242,7 +242,8 @@ def _backend(url: str) -> type[Database]:
         except ModuleNotFoundError as missing:
             raise missing_driver(missing) from missing
         return PostgresDatabase
-    raise StoreError(
-        f"flowengine stores runs in sqlite or postgresql, not in {backend!r}: "
-        "see FLOWENGINE_DATABASE_URL"
-    )
+    cure = "see FLOWENGINE_DATABASE_URL"
+    if backend == "postgres":  # the name that many platforms give, and SQLAlchemy refuses
+        shown = masked_url(url).removeprefix("postgres")
+        cure = f"write postgresql://, as in FLOWENGINE_DATABASE_URL=postgresql{shown}"
+    raise StoreError(f"flowengine stores runs in sqlite or postgresql, not in {backend!r}: {cure}")

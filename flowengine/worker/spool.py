@@ -7,13 +7,16 @@ names is good for one.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import json
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from flowengine.agents import TurnCall
 from flowengine.authoring import OnCancel, WorkflowCall
@@ -92,11 +95,20 @@ class Spool:
         if not path.is_file():  # another process has delivered it; reading a pipe would block
             return path.exists() and self._log_once(path, "it is not a regular file; remove it")
         try:
-            task, outcome = decoded(json.loads(codec.opened(path.read_text())))
+            file = path.open("rb")
         except FileNotFoundError:
             return False
         except OSError as problem:
             return self._log_once(path, f"{problem}; give this user the right to read it")
+        with file, _lock(file) as is_locked:
+            # Its last holder may have delivered and removed it after it was opened here.
+            if not is_locked or not path.exists():
+                return False
+            return self._deliver_content(path, file, engine)
+
+    def _deliver_content(self, path: Path, file: BinaryIO, engine: Engine) -> bool:
+        try:
+            task, outcome = decoded(json.loads(codec.opened(file.read().decode())))
         except Exception as problem:
             cure = "it is damaged: its step runs again, and you may remove the file"
             return self._set_aside(path, problem, cure)
@@ -148,6 +160,27 @@ class Spool:
         return False
 
 
+@contextmanager
+def _lock(file: BinaryIO) -> Iterator[bool]:
+    """Lock a file of the spool; False if another process or thread is delivering it.
+
+    Without the lock two workers that share the directory would deliver a report twice, and the
+    second one would warn of a lost lease. The lock ends with the life of its holder.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        yield False
+        return
+    except OSError as problem:  # a file system without locks: the lease refuses the second report
+        log.debug("a spooled report cannot be locked: %s", problem)
+    try:
+        yield True
+    finally:
+        with suppress(OSError):  # a pool child that was forked meanwhile has the file open, too
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
 def _is_faulty_alone(problem: Exception, engine: Engine) -> bool:
     """Whether the database answers: then one report is refused, and no outage holds up all."""
     if isinstance(problem, StoreError):
@@ -170,9 +203,10 @@ def deliver_report(engine: Engine, task: TaskDefinition, outcome: SpooledOutcome
         storable = engine.storable(task.name, task.flow_id, outcome)
     accepted = engine.end_try(task.workflow_id, task.uuid, task.lease, storable)
     log.info(
-        "delivered the spooled report of %s: %s",
+        "delivered the spooled report of %s of run %s: %s",
         task.step_path,
-        "accepted" if accepted else "refused, its lease is no longer held",
+        task.workflow_id[:8],
+        "accepted" if accepted else "its try had ended before",
         extra={"action": "report_delivered", "run": task.workflow_id},
     )
 

@@ -213,6 +213,19 @@ def test_entries_of_beat_that_start_workflows_become_schedules(flow: Flow, app: 
     assert flow.engine.schedules.list() == before
 
 
+def test_a_dry_run_of_adopting_refuses_the_entries_that_adopting_refuses(
+    flow: Flow, app: Celery
+) -> None:
+    app.conf.beat_schedule["unknown"] = entry(60, "rows.hourly", kwargs={"dya": "D"})
+    app.conf.beat_schedule["long" * 100] = entry(60, "rows.hourly", kwargs={"day": "D"})
+    shown = adopt(app, flow.engine, dry_run=True)
+    (unknown,) = [each for each in shown if each.entry == "unknown"]
+    assert "dya" in unknown.problem
+    assert unknown.schedule == ""
+    assert len(flow.engine.schedules.list()) == 1, "nothing is stored"
+    assert adopt(app, flow.engine) == shown
+
+
 def test_the_entry_of_the_watchdog_is_not_adopted(flow: Flow) -> None:
     from flowengine.assembly import FlowEngine
 

@@ -95,6 +95,15 @@ def test_a_malformed_url_is_one_sentence_without_its_password(url: str) -> None:
     assert "geheim" not in str(refused.value)
 
 
+def test_a_url_that_begins_with_postgres_is_told_the_right_name() -> None:
+    with pytest.raises(StoreError) as refused:
+        Database("postgres://joe:geheim@host:5432/db")
+    assert str(refused.value) == (
+        "flowengine stores runs in sqlite or postgresql, not in 'postgres': write postgresql://, "
+        "as in FLOWENGINE_DATABASE_URL=postgresql://joe:***@host:5432/db"
+    )
+
+
 def test_a_password_in_the_query_of_a_url_is_masked() -> None:
     database = Database(
         "postgresql+psycopg://joe:geheim@host/db?sslpassword=geheim&sslmode=require"
