@@ -1,4 +1,4 @@
-"""``attempt``: catch the error of a step and clean up, in a run or in plain Python."""
+"""``attempt``: catch or report the error of a step and clean up, in a run or in plain Python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from flowengine.authoring.bodies import TracedBody, no_parameters, one_parameter, trace_body
 from flowengine.authoring.current_function import refuse_construct
@@ -23,6 +23,9 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _USAGE = "attempt(lambda: …, catch=lambda error: …, always=lambda: …)"
+
+#: Ends that are not a failure of the body: `failed` does not run for them.
+_NO_FAILURES = ("Cancelled", "Skipped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,16 @@ def attempt(
 def attempt(
     body: Callable[[], T],
     *,
+    failed: Handler[object] | Mapping[ErrorKind, Handler[object]],
+    reraise: Literal[True] = ...,
+    always: Callable[[], object] | None = ...,
+    deadline: timedelta | float | None = ...,
+    name: str | None = ...,
+) -> T: ...
+@overload
+def attempt(
+    body: Callable[[], T],
+    *,
     always: Callable[[], object],
     deadline: timedelta | float | None = ...,
     name: str | None = ...,
@@ -72,6 +85,8 @@ def attempt(
     body: Callable[[], Any],
     *,
     catch: Handler[Any] | Mapping[ErrorKind, Handler[Any]] | None = None,
+    failed: Handler[Any] | Mapping[ErrorKind, Handler[Any]] | None = None,
+    reraise: bool = True,
     always: Callable[[], object] | None = None,
     deadline: timedelta | float | None = None,
     name: str | None = None,
@@ -79,32 +94,49 @@ def attempt(
     """Return the value of the body, or of the handler that caught its error.
 
     `catch` is a lambda that takes the error, or a map from exception classes to such
-    lambdas; an error that no class matches is raised. `always` runs at the end in either
+    lambdas; an error that no class matches is raised. `failed`, in its place, takes the error and
+    does not catch it: it is raised again as it was (`reraise=True` says so at the call), also
+    if `failed` fails itself. `always` runs at the end in either
     case; its value is discarded. If the body has not ended at its `deadline`, in seconds or as
     a timedelta, it fails with DeadlineExceeded. `name` is the step's name.
     """
     step_name = "" if name is None else checked_step_name(name)
     no_parameters(body, "the body of attempt", _USAGE)
-    handlers = _handlers(catch)
+    if failed is not None and (catch is not None or not reraise):
+        other = "both `catch` and `failed`" if reraise else "`failed` with reraise=False"
+        raise AuthoringError(
+            f"{user_location()}: attempt takes {other}: a handler whose value replaces the result "
+            f"is catch=lambda error: …; one that keeps the error is failed=lambda error: …; "
+            "put one attempt into the other for both"
+        )
+    handlers, reports = _handlers(catch), _handlers(failed)
     if always is not None:
         no_parameters(always, "always", _USAGE)
     mixins = deadline_mixins(deadline)
-    if not handlers and always is None and not mixins:
+    if not handlers and not reports and always is None and not mixins:
         raise AuthoringError(
             f"{user_location()}: attempt neither catches an error nor has an `always`: {_USAGE}"
         )
     scope = current_scope()
     if scope is not None:
-        return _trace(scope, body, handlers, always, step_name, mixins)
+        return _trace(scope, body, handlers, reports, always, step_name, mixins)
     refuse_construct("attempt")
     try:
         return body()
     except Exception as problem:
         kind = type(problem).__name__
         kinds = {base.__name__ for base in type(problem).__mro__}
-        for names, handler in handlers:
-            if not names or kinds.intersection(names):
-                return handler(CaughtError(str(problem) or kind, kind, ""))
+        for names, handler in handlers or reports:
+            if names and not kinds.intersection(names):
+                continue
+            error = CaughtError(str(problem) or kind, kind, "")
+            if handlers:
+                return handler(error)
+            try:
+                handler(error)
+            except Exception as second:  # as in a run, the first error stays
+                problem.add_note(f"`failed` failed too: {type(second).__name__}: {second}")
+            break
         raise
     finally:
         if always is not None:
@@ -153,6 +185,7 @@ def _trace(
     scope: Scope,
     body: Callable[[], Any],
     handlers: _Handlers,
+    reports: _Handlers,
     always: Callable[[], object] | None,
     name: str,
     mixins: tuple[nodes.Mixin, ...],
@@ -174,6 +207,9 @@ def _trace(
     if always is not None:
         last = trace_body(inner(f"the value of `always` of {title} is discarded"), ATTEMPT, always)
         final = (nodes.Block(last.statements, location=location_of(always)),)
+    if reports:
+        around = inner(f"the value of `failed` of {title} is discarded")
+        final = (*final, _report_block(around, step, reports))
     statement = nodes.StepStatement(
         step,
         nodes.Call(ATTEMPT, mixins=mixins),
@@ -196,6 +232,39 @@ def _trace_handler(inner: Scope, step: str, handler: Handler[Any]) -> TracedBody
         path=symbol("error_path", "path"),
     )
     return trace_body(inner, ATTEMPT, handler, error)
+
+
+def _report_block(around: Scope, step: str, reports: _Handlers) -> nodes.Block:
+    """Return a block that runs when the step has ended: the handler, if the step has failed.
+
+    An always block keeps the step's error unless it fails itself. So what the handler does is an
+    attempt that catches every error of its own; it is seen as a failed step.
+    """
+    location = user_location()
+    guard = around.step_name("failed", "", location)
+    cases = []
+    for names, handler in reports:
+        scope = Scope(around.title, (), around, reason=around.reason)
+        told = _trace_handler(scope, step, handler)
+        statement = nodes.StepStatement(
+            guard,
+            nodes.Call(ATTEMPT),
+            (nodes.Block(told.statements, told.yields, location=location_of(handler)),),
+            catch=nodes.CatchClause(cases=(nodes.WhenCase(None),), first_match=True),
+            location=location,
+        )
+        cases.append(nodes.WhenCase(_has_failed(step, names), (statement,)))
+    cases.append(nodes.WhenCase(None))
+    return nodes.Block(cases=tuple(cases), first_match=True, location=location)
+
+
+def _has_failed(step: str, names: tuple[str, ...]) -> nodes.Expression:
+    kind = nodes.StepRef((step, "error_type"))  # null: it has not failed
+    ends = (None, *_NO_FAILURES)
+    tests: list[nodes.Expression] = [nodes.Binary("!=", kind, nodes.Literal(end)) for end in ends]
+    if names:
+        tests.append(_is_one_of(step, names))
+    return reduce(lambda one, other: nodes.Binary("&&", one, other), tests)
 
 
 def _catch(

@@ -69,6 +69,9 @@ def composed(parts: st.SearchStrategy[Part]) -> st.SearchStrategy[Part]:
                 )
             )
         ),
+        st.tuples(parts, parts).map(
+            lambda p: lambda x: attempt(lambda: p[0](x), failed={Odd: lambda error: p[1](x + 1)})
+        ),
         parts.map(lambda p: lambda x: total(foreach([x, x + 1, 5], lambda each: p(each)))),
         parts.map(
             lambda p: (

@@ -249,6 +249,20 @@ def closing_talk(hotel: str) -> str:
     )
 
 
+@workflow
+def reported_talk(hotel: str) -> str:
+    return attempt(lambda: wait_for("payment", str), failed=lambda error: undo(hotel))
+
+
+def test_a_cancelled_run_is_not_reported_as_a_failure(flow: Flow) -> None:
+    undone.clear()
+    run = flow.start(reported_talk, "Ritz")
+    run.cancel()
+    flow.settle()
+    assert run.state == RunState.CANCELLED
+    assert undone == []
+
+
 def test_an_answer_that_no_step_of_a_cancelling_run_waits_for_is_refused(flow: Flow) -> None:
     run = flow.start(closing_talk, "Ritz")
     run.cancel()

@@ -293,6 +293,61 @@ def test_an_error_of_another_kind_stays_one(flow: Flow) -> None:
 
 
 @workflow
+def only_reports(what: str, told: str) -> Any:
+    return attempt(
+        lambda: do(what),
+        failed=lambda error: [do(concat("told ", error.type, ": ", error.message)), do(told)],
+        reraise=True,
+    )
+
+
+def test_a_handler_that_only_reports_keeps_the_failure(flow: Flow) -> None:
+    with pytest.raises(RunFailed) as failed:
+        flow.run(only_reports, "refuse", "fine")
+    problem = failed.value
+    shown = problem.path, problem.error_type, problem.message
+    assert shown == ("only_reports.attempt.do", "Refused", "no")
+    assert sorted(DONE) == ["fine", "refuse", "told Refused: no"]
+    DONE.clear()
+    with pytest.raises(Refused, match="no"):
+        only_reports.fn("refuse", "fine")
+    assert sorted(DONE) == ["fine", "refuse", "told Refused: no"]
+
+
+def test_a_handler_that_only_reports_does_nothing_after_success(flow: Flow) -> None:
+    assert flow.run(only_reports, "fine", "again") == "fine"
+    assert DONE == ["fine"]
+
+
+def test_a_report_that_fails_does_not_replace_the_failure(flow: Flow) -> None:
+    with pytest.raises(RunFailed) as failed:
+        flow.run(only_reports, "refuse", "connect")
+    assert (failed.value.error_type, failed.value.message) == ("Refused", "no")
+    with pytest.raises(Refused) as plain:
+        only_reports.fn("refuse", "connect")
+    assert plain.value.__notes__ == ["`failed` failed too: ConnectionResetError: cut off"]
+
+
+@workflow
+def reports_by_kind(what: str) -> Any:
+    return attempt(
+        lambda: attempt(
+            lambda: do(what),
+            failed={Refused: lambda error: do("refused"), OSError: lambda error: do(error.type)},
+        ),
+        catch=lambda error: error.path,
+    )
+
+
+def test_a_failure_is_reported_by_its_kind_and_caught_outside(flow: Flow) -> None:
+    assert flow.run(reports_by_kind, "refuse") == "reports_by_kind.attempt.attempt_2.do"
+    assert DONE == ["refuse", "refused"]
+    DONE.clear()
+    flow.run(reports_by_kind, "connect")
+    assert DONE == ["connect", "ConnectionResetError"]
+
+
+@workflow
 def all_or_none(parts: list[str]) -> Any:
     return attempt(
         lambda: [foreach(parts, lambda part: do(part)), do("after")],

@@ -130,6 +130,11 @@ def cleans_up(customer: str) -> str:
     return attempt(lambda: ship(charge(customer)), always=lambda: count_stock())
 
 
+@workflow
+def reports(customer: str) -> str:
+    return attempt(lambda: ship(charge(customer)), failed=lambda error: count_stock())
+
+
 @pytest.fixture
 def flow(database_url: str) -> Iterator[Flow]:
     executed.clear()
@@ -157,6 +162,22 @@ def test_retry_runs_the_failed_and_the_skipped_steps_again(flow: Flow) -> None:
     flow.settle()
     assert run.result(timeout=0) == "mail: shipped for 100"
     assert executed == {"ship": 1, "mail": 1}
+
+
+def test_each_failure_of_a_run_is_reported_and_its_retry_can_succeed(flow: Flow) -> None:
+    broken.add("ship")
+    run = flow.start(reports, "eva")
+    flow.settle()
+    run.retry()
+    flow.settle()
+    with pytest.raises(RunFailed, match="ValueError: ship is broken"):
+        run.result(timeout=0)
+    assert executed == {"charge": 1, "ship": 2, "count_stock": 2}
+    heal()
+    run.retry()
+    flow.settle()
+    assert run.state == RunState.COMPLETED
+    assert executed == {"ship": 1}
 
 
 def test_a_run_that_fails_again_can_be_retried_again(flow: Flow) -> None:

@@ -92,6 +92,8 @@ def pages(urls: list[str], flag: bool = True) -> int:
     assert_type(attempt(lambda: fetch(text), catch=handle, always=stop), str | int)
     assert_type(attempt(lambda: fetch(text), always=stop), str)
     assert_type(attempt(lambda: count(text), catch={"WorkerLost": handle}), int)
+    assert_type(attempt(lambda: fetch(text), failed=handle, reraise=True), str)
+    assert_type(attempt(lambda: fetch(text), failed={OSError: handle}, always=stop), str)
     collected = foreach(urls, fetch, collect_errors=True, limit=2)
     assert_type(collected.results, list[str])
     assert_type(collected.errors[0].message, str)

@@ -50,6 +50,7 @@ def branches(total: int, flag: bool) -> None:
     attempt(lambda: ask(1), catch=lambda: 1)  # type: ignore[arg-type, misc]
     attempt(lambda: ask(1), catch=lambda error: error.text)  # type: ignore[attr-defined]
     attempt(lambda: ask(1))  # type: ignore[call-overload]
+    attempt(lambda: ask(1), failed=lambda error: 1, reraise=False)  # type: ignore[call-overload]
     foreach([1], ask, limit="3")  # type: ignore[call-overload]
     _ = foreach([1], ask).errors  # type: ignore[attr-defined]
 

@@ -19,6 +19,7 @@ from flowengine.program.nodes import (
     MapLiteral,
     StepRef,
     StepStatement,
+    WhenCase,
 )
 from tests.unit.authoring.compiled import block, declarations, steps, yielded
 
@@ -108,6 +109,37 @@ def test_the_handler_reads_the_error_from_the_step() -> None:
     text, whole = statement.call.arguments[0].value.elements  # type: ignore[union-attr]
     assert text == Concat((kind, Literal(" at "), path))
     assert whole == MapLiteral((("message", message), ("type", kind), ("path", path)))
+
+
+def test_a_report_is_an_always_block_that_runs_after_a_failure_and_cannot_fail() -> None:
+    @workflow(name="t.w")
+    def w(card: str) -> str:
+        return attempt(lambda: charge(card), failed=lambda error: tell(error.type), reraise=True)
+
+    (step,) = steps(block(w))
+    assert step.catch is None
+    (always,) = step.always
+    has_failed, otherwise = always.cases
+    assert always.first_match
+    assert otherwise == WhenCase(None)
+    (guard,) = has_failed.statements
+    assert isinstance(guard, StepStatement)
+    assert guard.call == Call("flowengine.attempt")
+    assert guard.catch is not None
+    assert guard.catch.cases == (WhenCase(None),)
+    (body,) = guard.body
+    (told,) = body.statements
+    assert isinstance(told, StepStatement)
+    assert told.call.arguments[0].value == StepRef(("attempt", "error_type"))
+
+
+def test_an_attempt_that_reports_and_catches_is_refused() -> None:
+    with pytest.raises(AuthoringError, match=r"both `catch` and `failed`.*one attempt into the"):
+        attempt(  # type: ignore[call-overload]
+            lambda: 1, catch=lambda error: 2, failed=lambda error: 3
+        )
+    with pytest.raises(AuthoringError, match="`failed` with reraise=False"):
+        attempt(lambda: 1, failed=lambda error: 3, reraise=False)  # type: ignore[call-overload]
 
 
 def test_handlers_by_class_become_cases_on_the_error_type() -> None:
