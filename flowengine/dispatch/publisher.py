@@ -56,8 +56,10 @@ RETRY_POLICY = {
 class Publisher:
     """Publishes messages of one app; never raises."""
 
-    def __init__(self, app: Any) -> None:
-        self._app = app
+    def __init__(
+        self, app: Any, *, not_sent: str = "wake-up not sent, recovery will repeat it"
+    ) -> None:
+        self._app, self._not_sent = app, not_sent
         self._template: Any = None  # a connection that is never opened; its address names the pool
         self._is_open, self._probe_at = False, 0.0
         self.forked()
@@ -82,9 +84,9 @@ class Publisher:
             if not isinstance(problem, LookupError):  # a queue that the app does not know
                 self._open_circuit(time.monotonic() - began)
             log.log(
-                logging.INFO if was_open else logging.WARNING,  # one line for an outage
-                "wake-up not sent, recovery will repeat it: %s",
-                problem,
+                logging.DEBUG if was_open else logging.WARNING,  # one line for an outage
+                "%s: %s",
+                *(self._not_sent, problem),
                 extra={"action": "wakeup_lost"},
             )
             return False
@@ -134,18 +136,6 @@ class Publisher:
                 lengths.append(declared.message_count)
 
         self.publish(ask)
-        return lengths[-1]
-
-    def declared_length(self, queue: Any) -> int:
-        """Declare a queue, and return how many messages wait in it; 0 if it is unknown."""
-        lengths = [0]
-
-        def declare(producer: Any) -> None:
-            bound = queue(producer.channel)
-            bound.on_declared = lambda _name, messages, _consumers: lengths.append(messages)
-            bound.queue_declare()
-
-        self.publish(declare)
         return lengths[-1]
 
     # --- the pool ---

@@ -101,11 +101,17 @@ def test_an_hour_without_consumers_leaves_the_memory_of_redis_as_it_is(
         assert used() - before < 300_000, "720 ticks take more than twice as much"
 
 
-def test_a_broker_that_cannot_be_asked_gets_the_tick_as_before(redis_server: RedisServer) -> None:
+def test_no_tick_is_sent_until_a_broker_that_was_away_is_asked_again(
+    redis_server: RedisServer,
+) -> None:
     beat = Beat(redis_server.url, "flowengine")
     beat.run(INTERVAL)
-    task = beat.app.tasks[WATCHDOG]
-    task._publisher._open_circuit(0.0)
-    task._publisher._probe_at += 3600  # it asks no more for an hour
+    assert beat.consume().headers["task"] == WATCHDOG
+    publisher = beat.app.tasks[WATCHDOG]._publisher
+    publisher._open_circuit(0.0)
+    publisher._probe_at += 3600  # it asks no more for an hour
     beat.run(INTERVAL)
-    assert beat.waiting() == 2
+    assert beat.waiting() == 0
+    publisher._probe_at -= 7200
+    beat.run(INTERVAL)
+    assert beat.waiting() == 1

@@ -170,6 +170,21 @@ def test_an_outage_is_one_line_at_its_begin_and_one_at_its_end_in_each_process(
     assert fleet.count_logged("Traceback") == traces
 
 
+def test_the_beat_logs_one_line_when_the_broker_goes_away_and_one_when_it_is_back(
+    fleet: Fleet,
+) -> None:
+    (beat,) = fleet.beats
+    lost, back = "tick of the watchdog not sent", "the broker accepts wake-ups again"
+    before = len(beat.logs())
+    fleet.broker.server.stop()
+    until(lambda: lost in beat.logs()[before:], "its begin")
+    time.sleep(3.0)  # ten ticks
+    fleet.broker.server.start()
+    until(lambda: back in beat.logs()[before:], "its end")
+    lines = [line for line in beat.logs()[before:].splitlines() if "Sending due" not in line]
+    assert [lost in line or back in line for line in lines] == [True, True], lines
+
+
 def test_an_outage_longer_than_its_timeout_fails_no_try_that_sends_heartbeats(
     fleet: Fleet, postgres_away: RestartablePostgres
 ) -> None:
