@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, tzinfo
+from typing import Any, Protocol
 
 from flowengine.engine.results import FailedTry, RetryWait, StepStatus, duration, step_status
 from flowengine.engine.try_records import Waited
@@ -47,28 +47,35 @@ class TriedStep(WaitingStep, Protocol):
     def ran(self) -> int | None: ...
     @property
     def child_run(self) -> str | None: ...
+    @property
+    def error(self) -> Mapping[str, Any] | None: ...
 
 
-def clock(now: int, *, utc: bool = False) -> Callable[[int], str]:
-    """Return the function that writes a time, local or UTC: with its date if it is not near."""
+def clock(now: int, *, zone: tzinfo | None = None) -> Callable[[int], str]:
+    """Return the function that writes a time: with its date if it is not near.
+
+    It is local, or in a time zone, which is named.
+    """
 
     def written(milliseconds: int) -> str:
-        moment = datetime.fromtimestamp(milliseconds / 1000, UTC if utc else None)
+        moment = datetime.fromtimestamp(milliseconds / 1000, zone)
         is_near = abs(milliseconds - now) < _DAY
         text = f"{moment:%H:%M:%S}" if is_near else f"{moment:%Y-%m-%d %H:%M:%S}"
-        return f"{text} UTC" if utc else text
+        return f"{text} {moment:%Z}" if zone else text
 
     return written
 
 
-def status_and_label(step: TriedStep, now: int, *, utc: bool = False) -> tuple[StepStatus, str]:
+def status_and_label(
+    step: TriedStep, now: int, *, zone: tzinfo | None = None
+) -> tuple[StepStatus, str]:
     """Return the status of a step, and in words what it waits for."""
     wait = step_waits_for(step, now)
     status = step_status(step.state, step.task_state, wait)
     if status is StepStatus.RETRYING:
         return status, next_try(step, now)
     if wait is not None and wait.kind in _SAID:
-        return status, words(wait, clock(now, utc=utc))
+        return status, words(wait, clock(now, zone=zone))
     return status, status.value
 
 
@@ -105,16 +112,27 @@ def elapsed(step: TriedStep, now: int) -> tuple[str, str]:
     """Return how long a step ran, and how long its tries waited for a worker, if that was long.
 
     A step without tries of its own, and one that waits for a child run, ran from its beginning to
-    its end. Both are empty for a step that has not begun.
+    its end. Both are empty for a step that has not begun, and the time that it ran for one that was
+    cancelled before it began.
     """
     if step.state in (StepState.CREATED, StepState.SKIPPED):
         return "", ""
     queued = duration(step.queued) if step.queued >= _SHORT_QUEUE else ""
     if step.ran is not None and step.child_run is None:
         return duration(step.ran), queued
-    if step.task_state in (TaskState.PENDING, TaskState.WAITING):
+    if step.task_state in (TaskState.PENDING, TaskState.WAITING) or _has_not_begun(step):
         return "", queued
     return duration((step.updated if step.state in StepState.FINAL else now) - step.created), ""
+
+
+def _has_not_begun(step: TriedStep) -> bool:
+    """Whether a cancelled step ran nowhere: the cancellation ended it itself, not a step below it.
+
+    The root of the run is not meant: it has the cancellation as its error from the beginning.
+    """
+    if step.state != StepState.CANCELLED or step.child_run is not None or "." not in step.path:
+        return False
+    return step.error is not None and step.error.get("path") == step.path
 
 
 def waits(step: TriedStep) -> list[str]:
@@ -154,13 +172,13 @@ def outstanding(
     now: int,
     wait: WaitsFor | None = None,
     *,
-    utc: bool = False,
+    zone: tzinfo | None = None,
 ) -> str:
     """Return for what an unfinished run waits."""
     steps = "1 step" if open_steps == 1 else f"{open_steps:,} steps"
     others = f"; {steps} outstanding" if open_steps > 1 else ""
     if wait is not None and wait.kind in (*_SAID, WaitKind.HOLD, WaitKind.CHILD_RUN):
-        return f"{words(wait, clock(now, utc=utc))}{others}"
+        return f"{words(wait, clock(now, zone=zone))}{others}"
     if retry is None:
         return f"{steps} outstanding" if open_steps else ""
     return f"{shown_path(retry.path)} {retry_wait(retry, now)}{others}"

@@ -84,7 +84,8 @@ class Page(TenantAccess, BaseHandler):  # type: ignore[misc]
         self.render("404.html", message=message)
 
     def show(self, template: str, **values: Any) -> None:
-        self.render(template, now=system_clock(), styles=styles, **values)
+        zone = self.application.capp.timezone  # as on Flower's page of tasks
+        self.render(template, now=system_clock(), zone=zone, styles=styles, **values)
 
 
 class Api(TenantAccess, BaseApiHandler):  # type: ignore[misc]

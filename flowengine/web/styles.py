@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from flowengine.engine.call_lines import activation_count, awaited_label
@@ -45,9 +45,9 @@ RUN_BADGES = {
 }
 
 
-def log_line(entry: LogEntry) -> str:
+def log_line(entry: LogEntry, zone: tzinfo = UTC) -> str:
     """Return a line of a log as a page shows it."""
-    at = datetime.fromtimestamp(entry.at / 1000, UTC)
+    at = datetime.fromtimestamp(entry.at / 1000, zone)
     again = f" try {entry.try_number}" if entry.try_number > 1 else ""
     source = f"{entry.level} {entry.logger}" if entry.logger else entry.stream
     text = printable(entry.text, limit=_MAX_LINE)
@@ -87,9 +87,9 @@ _ITEM_LABELS = {
 }
 
 
-def step_label(step: StepLine, now: int) -> tuple[str, str, str]:
+def step_label(step: StepLine, now: int, zone: tzinfo = UTC) -> tuple[str, str, str]:
     """Return symbol, colour and label of a step's status."""
-    status, label = status_and_label(step, now, utc=True)
+    status, label = status_and_label(step, now, zone=zone)
     if step.round is not None:
         label = round_label(step.round, step.failed_in) or label
     if status is StepStatus.SUSPENDED:
@@ -136,11 +136,11 @@ def progress(ended: int, steps: int, *, is_final: bool, is_counted: bool = True)
     return f"{ended:,} of {'' if is_final else 'at least '}{steps:,}"
 
 
-def run_note(run: RunSummary, now: int) -> str:
+def run_note(run: RunSummary, now: int, zone: tzinfo = UTC) -> str:
     """Return the error of a run, its alarm, or for what it waits."""
     if run.is_final:
         return run.error_text or ""
-    return run.alarm or outstanding(run.open_steps, run.retry, now, run.waits_for, utc=True)
+    return run.alarm or outstanding(run.open_steps, run.retry, now, run.waits_for, zone=zone)
 
 
 def age_label(milliseconds: int) -> str:
@@ -152,9 +152,14 @@ def age_label(milliseconds: int) -> str:
     return "just now"
 
 
-def utc_time(milliseconds: int) -> str:
-    """Return a time in UTC."""
-    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+def local_time(milliseconds: int, zone: tzinfo = UTC) -> str:
+    """Return a time in the zone of the page, with its name."""
+    return f"{datetime.fromtimestamp(milliseconds / 1000, zone):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def zone_name(now: int, zone: tzinfo) -> str:
+    """Return the name of the zone of the page, for times without it."""
+    return f"{datetime.fromtimestamp(now / 1000, zone):%Z}"
 
 
 def value(content: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -402,6 +403,23 @@ FlowEngine(app)
         assert flower.get(f"/ops/workflows/{runs.failed}").status == 200
         closed = flower.get("/ops/api/workflows")
         assert closed.status == 401, "as all of Flower's API, without a login"
+
+
+def test_a_page_shows_all_times_in_the_zone_of_the_app_and_names_it(
+    runs: Runs, flower: Flower
+) -> None:
+    own = """
+from celery import Celery
+from flowengine.assembly import FlowEngine
+app = Celery("own", broker="memory://", timezone="Asia/Tokyo")
+FlowEngine(app)
+"""
+    with running("own", runs.url, files={"own.py": own}) as abroad:
+        for page, times in (("/workflows", 6), (f"/workflows/{runs.completed}", 2)):
+            shown = re.findall(r"\d\d:\d\d:\d\d (\w+)", abroad.get(page).text)
+            assert len(shown) >= times
+            assert set(shown) == {"JST"}
+    assert " UTC" in flower.get(f"/workflows/{runs.completed}").text
 
 
 def test_a_missing_database_is_reported_and_not_created(tmp_path: Path) -> None:

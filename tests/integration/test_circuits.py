@@ -266,7 +266,7 @@ def test_a_step_shows_the_breaker_it_waits_for_and_until_when(flow: Flow) -> Non
         lines = load_run_tree(session, run.id).lines
     drawn = [line for line in lines if isinstance(line, StepLine) and line.circuit]
     assert styles.step_label(drawn[0], flow.clock.now)[2] == (
-        f"waits for circuit {SHOP!r} until {styles.utc_time(until)[11:]}"
+        f"waits for circuit {SHOP!r} until {styles.local_time(until)[11:]}"
     )
     assert styles.step_label(drawn[0], until)[2] == "waits for a worker"
 

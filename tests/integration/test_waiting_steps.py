@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -126,6 +127,23 @@ def test_a_list_shows_the_next_retry_and_the_number_of_other_steps(flow: Flow) -
     assert text.startswith("both.first retries in 4.0 s after ConnectionError: xxx")
     assert text.endswith("(try 2 of 5); 2 steps outstanding")
     assert len(text) < 400
+
+
+def test_a_cancelled_step_that_never_ran_shows_no_duration(flow: Flow) -> None:
+    run = flow.start(both, 1)
+    worker = flow.worker("one")
+    flow.clock.advance(seconds=3)
+    worker.claim(run, "first")
+    flow.clock.advance(seconds=2)
+    run.cancel()
+    flow.settle()
+    for find in (lambda end: step_at(run, end), lambda end: line_at(flow, run, end)):
+        assert elapsed(find(".first"), flow.clock.now) == ("2.0 s", "3.0 s")
+        assert elapsed(find(".second"), flow.clock.now) == ("", "5.0 s"), "it was in the queue"
+        assert elapsed(find(".add"), flow.clock.now) == ("", ""), "it waited for both"
+        assert find(".second").ran is find(".add").ran is None
+    assert elapsed(step_at(run, "both"), flow.clock.now) == ("5.0 s", "")
+    assert "⊗ add  cancelled\n" in re.sub(" +\n", "\n", drawn(flow, run))
 
 
 def test_the_time_of_a_step_separates_queue_and_run(flow: Flow) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import UTC
 
 import pytest
 
@@ -111,13 +112,13 @@ def test_of_several_waits_of_a_run_a_person_comes_before_a_clock() -> None:
 
 
 def test_every_kind_has_words() -> None:
-    utc = clock(NOW, utc=True)
+    utc = clock(NOW, zone=UTC)
     for kind in WaitKind:
         assert words(WaitsFor(kind, "subject", NOW, NOW + 1), utc)
     wait = WaitsFor(WaitKind.ANSWER, "approval", NOW, NOW + 3 * 86_400_000)
     assert words(wait, utc) == "waits for the answer 'approval' until 2023-11-17 22:13:20 UTC"
     near = replace(wait, kind=WaitKind.TIME, until=NOW + 60_000)
     assert words(near, utc) == "sleeps until 22:14:20 UTC"
-    assert outstanding(3, None, NOW, near, utc=True) == (
+    assert outstanding(3, None, NOW, near, zone=UTC) == (
         "sleeps until 22:14:20 UTC; 3 steps outstanding"
     )
