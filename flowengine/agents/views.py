@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from flowengine.agents.drafts import Draft
-from flowengine.errors import AmbiguousTurn, InvalidFilter, UnknownTurn
+from flowengine.errors import AmbiguousTurn, InvalidFilter, PayloadUnreadable, UnknownTurn
 from flowengine.program.nodes import Json
 from flowengine.store import Session
 from flowengine.store.agent_lists import TURN_STATES, AgentCount, CallInfo, HeadInfo
 from flowengine.store.agent_turns import AgentEvent, StepRecord, TurnInfo
 from flowengine.store.cards import Card
+from flowengine.store.shown_values import Unreadable
 from flowengine.turns.records import CardType
 from flowengine.turns.states import HeadState, TurnState
 
@@ -239,6 +240,8 @@ def card_text(card: Card) -> str:
     content = card.content
     if isinstance(content, str):
         return content
+    if isinstance(content, Unreadable):
+        return str(PayloadUnreadable(content.why))
     if not isinstance(content, Mapping):
         return ""
     match card.type:

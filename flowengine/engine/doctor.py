@@ -12,6 +12,7 @@ from flowengine.errors import UnknownRun
 from flowengine.evaluator.states import RunState
 from flowengine.store.agent_invariants import Invariant
 from flowengine.store.invariants import INVARIANTS, Violation
+from flowengine.store.shown_values import readable
 
 if TYPE_CHECKING:
     from flowengine.engine.engine import Engine
@@ -100,7 +101,7 @@ def _answer(engine: Engine, violations: Sequence[Violation]) -> None:
     for violation in violations:
         child = engine.queries.get_of(None, violation.subject)
         if child.state == RunState.COMPLETED:
-            engine.continue_step(violation.row_id, child.outputs or {})
+            engine.continue_step(violation.row_id, readable(child.outputs) or {})
         else:
             engine.fail_step(violation.row_id, child.error_text or f"run {child.id} {child.state}")
 

@@ -20,6 +20,7 @@ from flowengine.errors import RunCancelled, RunFailed, WaitInsideStep
 from flowengine.evaluator.states import RunState
 from flowengine.program.nodes import Json
 from flowengine.store.failures import is_outage
+from flowengine.store.shown_values import readable
 
 if TYPE_CHECKING:
     from flowengine.engine.engine import Engine
@@ -318,4 +319,5 @@ class _Check:
             if info.state == RunState.CANCELLED:
                 raise RunCancelled(info.id, error["message"])
             raise RunFailed(info.id, error["path"], error["type"], error["message"])
-        return info.outputs or {}
+        outputs: dict[str, Json] = readable(info.outputs) or {}
+        return outputs

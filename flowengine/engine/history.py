@@ -28,6 +28,7 @@ from flowengine.evaluator.triggers import (
 )
 from flowengine.store import Session, codec
 from flowengine.store.history import StoredEntry
+from flowengine.store.shown_values import shown_step
 
 #: Transitions that one entry lists: as many as a commit creates steps with the default of
 #: max_commit_steps. Of the others the feed of events needs the steps that reached their event, so
@@ -321,7 +322,7 @@ def entries(session: Session, run_id: str, after: int, limit: int) -> list[Histo
     rows = session.history.after(run_id, after, limit)
     found = [(row, codec.load(row.summary)) for row in rows]
     keys = sorted({key for _, body in found for key in _keys(body)})
-    steps = session.steps.load({run_id: keys})[run_id] if keys else {}
+    steps = session.steps.load({run_id: keys}, decode=shown_step)[run_id] if keys else {}
     paths = {key: step.path for key, step in steps.items()}
     return [entry_of(row, body, paths) for row, body in found]
 

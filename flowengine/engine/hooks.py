@@ -30,6 +30,7 @@ from flowengine.settings import Settings
 from flowengine.store import Session, Store
 from flowengine.store.commits import OutboxRule
 from flowengine.store.outbox import Entry
+from flowengine.store.shown_values import readable
 
 log = logging.getLogger("flowengine")
 
@@ -254,8 +255,9 @@ def _outcomes(session: Session, run: RunInfo, entry: HistoryEntry) -> list[Outco
 
 
 def _error(error: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if not error:
+    if not readable(error):  # a sink gets it from a process that can read it
         return None
+    assert error is not None
     shown = {name: error.get(name) for name in ("type", "message", "path")}
     masked: dict[str, Any] = without_secrets(shown)
     return masked

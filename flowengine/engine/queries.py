@@ -30,8 +30,9 @@ from flowengine.evaluator.states import RunState
 from flowengine.program.addresses import RowKind
 from flowengine.store import Session, Store, codec
 from flowengine.store.failures import DatabaseFailure, is_connection_lost
-from flowengine.store.runs import StoredRun
+from flowengine.store.runs import ListedRun, StoredRun
 from flowengine.store.servers import ServerDefinition
+from flowengine.store.shown_values import shown_attributes, shown_error, shown_step
 from flowengine.store.steps import StepPlace
 from flowengine.tenants import visible_tenant
 
@@ -289,7 +290,7 @@ def run_summaries(
             id=row.id,
             workflow=row.workflow,
             state=row.state,
-            error=codec.load(row.error),
+            error=_error(row),
             alarm=row.alarm,
             created=row.created,
             finished=row.finished,
@@ -306,6 +307,10 @@ def run_summaries(
     ]
 
 
+def _error(row: StoredRun | ListedRun) -> dict[str, Any] | None:
+    return shown_error(row.error, row.workflow.rpartition(".")[2], row.error_type)
+
+
 def run_metrics(session: Session, tenant: str | None) -> list[RunMetrics]:
     return [
         RunMetrics(row.tenant, row.unfinished, row.alarms, row.oldest)
@@ -316,8 +321,8 @@ def run_metrics(session: Session, tenant: str | None) -> list[RunMetrics]:
 def run_inputs(session: Session, run: RunInfo) -> dict[str, Any]:
     """Return what a run was started with: the parameters of its root."""
     key = row_key(RowKind.STEP, run.workflow.rpartition(".")[2])
-    root = session.steps.load({run.id: [key]})[run.id].get(key)
-    return session.payloads.resolved(root.params) if root else {}
+    root = session.steps.load({run.id: [key]}, decode=shown_step)[run.id].get(key)
+    return session.payloads.shown(root.params) if root else {}
 
 
 def _retries(session: Session, runs: Sequence[Any]) -> dict[str, RetryWait]:
@@ -333,13 +338,13 @@ def _info(
 ) -> RunInfo:
     outputs = None
     if row.outputs is not None:
-        outputs = session.payloads.resolved(codec.attributes(row.outputs))
+        outputs = session.payloads.shown(shown_attributes(row.outputs))
     return RunInfo(
         id=row.id,
         workflow=row.workflow,
         state=row.state,
         outputs=outputs,
-        error=codec.load(row.error),
+        error=_error(row),
         alarm=row.alarm,
         created=row.created,
         updated=row.updated,

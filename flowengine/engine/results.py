@@ -17,6 +17,7 @@ from flowengine.program.nodes import Json
 from flowengine.program.standard import CHILD
 from flowengine.shown_paths import shown_path
 from flowengine.store.result_cache import CacheHit
+from flowengine.store.shown_values import readable
 
 _MAX_MESSAGE = 200  #: characters of the error of an earlier try
 
@@ -102,7 +103,7 @@ class RunInfo(_RunRecord):
         return ExecutionResult(
             success=self.state == RunState.COMPLETED,
             workflow_id=self.id,
-            outputs=self.outputs or {},
+            outputs=readable(self.outputs) or {},
             error=self.error_text,
             iterations=self.revision,
             status=_STATUS[self.state],

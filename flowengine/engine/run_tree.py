@@ -22,7 +22,8 @@ from flowengine.engine.tree_lines import StepLine as StepLine
 from flowengine.engine.tree_lines import with_awaited
 from flowengine.engine.waits_for import step_waits_for
 from flowengine.evaluator.states import ObjectType, StepState
-from flowengine.store import Session, codec
+from flowengine.store import Session
+from flowengine.store.shown_values import shown_error
 from flowengine.store.steps import StepDetails, TreeStep
 
 #: Of a foreach with more items only the first and the failed items are shown, the others counted.
@@ -231,7 +232,7 @@ def _with_details(
         path=step.path,
         facet=step.facet_name,
         state=state,
-        error=codec.load(step.error),
+        error=shown_error(step.error, step.path),
         created=step.created,
         updated=step.updated,
         tries=0,

@@ -17,6 +17,7 @@ from flowengine.program.function_options import function_of
 from flowengine.program.standard import WAIT_FOR, WAITS
 from flowengine.store import Session
 from flowengine.store.records import CIRCUIT, circuit_of
+from flowengine.store.shown_values import shown_step
 from flowengine.store.steps import StepDetails
 
 
@@ -105,11 +106,12 @@ def _waits(
     by_run: defaultdict[str, list[str]] = defaultdict(list)
     for question in questions:
         by_run[question.run_id].append(question.step_key)
-    steps = session.steps.load(by_run) if by_run else {}
+    steps = session.steps.load(by_run, decode=shown_step) if by_run else {}
     for question in questions:
         step = steps[question.run_id].get(question.step_key)
-        if step is not None and step.state == StepState.EVENT_TRANSMIT:
-            until = answered_until.get(step.id)
+        # Without its step's key a mailbox counts as one at which the step still waits.
+        if not question.step_key or (step and step.state == StepState.EVENT_TRANSMIT):
+            until = answered_until.get(step.id) if step else None
             yield (
                 question.run_id,
                 WaitsFor(WaitKind.ANSWER, question.name, question.since, until),

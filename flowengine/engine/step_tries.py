@@ -17,6 +17,7 @@ from flowengine.program.nodes import Json
 from flowengine.store import Session, codec
 from flowengine.store.admission import StoredQueue
 from flowengine.store.records import circuit_of
+from flowengine.store.shown_values import shown_error
 from flowengine.store.tasks import LastFailure, StoredTry, WaitingRetry
 
 _MAX_RETRIES = 1000  #: tasks that are looked at for a list of runs
@@ -147,7 +148,7 @@ def _ran(rows: Sequence[StoredTry], now: int) -> int | None:
 
 
 def _failed(row: StoredTry | LastFailure) -> FailedTry:
-    error = codec.load(row.error)
+    error = shown_error(row.error, "") or {}
     return FailedTry(row.try_number, row.updated, error["type"], error["message"])
 
 

@@ -9,8 +9,9 @@ from typing import Any
 from flowengine.evaluator.admission import durations, kind_of, read_keys
 from flowengine.evaluator.states import TaskState
 from flowengine.program.nodes import Json
-from flowengine.store import Session, codec
+from flowengine.store import Session
 from flowengine.store.admission import StoredQueue
+from flowengine.store.shown_values import shown_error, shown_value
 from flowengine.store.tasks import StoredTry
 
 
@@ -60,14 +61,14 @@ def try_info(row: StoredTry, queues: Mapping[str, StoredQueue], now: int) -> Try
         losses=row.losses,
         state=row.state,
         outcome=row.outcome,
-        error=codec.load(row.error),
+        error=shown_error(row.error, ""),
         server=row.server_id,
         pid=row.pid,
         created=row.created,
         started=_started(row),
         ended=row.updated if row.state in TaskState.FINAL else None,
         waited=_waited(row, queues, now),
-        progress=codec.load(row.progress),
+        progress=shown_value(row.progress),
     )
 
 

@@ -14,7 +14,8 @@ from flowengine.authoring import IfFailed
 from flowengine.engine.start_request import StartRequest
 from flowengine.errors import EarlierRunFailed, InvalidInputs
 from flowengine.evaluator.states import RunState
-from flowengine.store import Session, codec
+from flowengine.store import Session
+from flowengine.store.shown_values import shown_error
 
 
 class Earlier(NamedTuple):
@@ -58,7 +59,7 @@ def earlier_run(
         return Earlier(found.id, is_replaced=True)
     has_failed = may_replace and found.state in (RunState.FAILED, RunState.CANCELLED)
     if has_failed and request.if_failed == "raise":
-        error = codec.load(found.error) or {}
+        error = shown_error(found.error, request.workflow) or {}
         path, kind, message = (error.get(name, "") for name in ("path", "type", "message"))
         raise EarlierRunFailed(found.id, path, kind, message, request.key or "")
     return Earlier(found.id, has_failed and request.if_failed == "start")

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flowengine.store import codec
 from flowengine.store.agent_tables import HEAD_IS_ACTIVE, HEAD_IS_SUSPENDED
 from flowengine.store.agent_turns import INFO_COLUMNS, TurnInfo
 from flowengine.store.cards import Card
 from flowengine.store.parts import Part
+from flowengine.store.shown_values import shown_attributes
 from flowengine.turns.states import HeadState, TaskStatus, TurnState
 
 #: The states by which turns are filtered: of the turn, or of its end.
@@ -242,10 +242,10 @@ class AgentLists(Part):
         return int(self._session.rows(_BEFORE, key)[0][0])
 
     def _cards(self, rows: Sequence[Sequence[Any]]) -> list[Card]:
-        contents = [codec.attributes(row[6]) for row in rows]
-        self._session.payloads.fill_in(contents)
-        pairs = zip(rows, contents, strict=True)
-        return [Card._make((*row[:6], content["content"], *row[7:])) for row, content in pairs]
+        contents = self._session.payloads.all_shown([shown_attributes(row[6]) for row in rows])
+        given = [content.get("content", content) for content in contents]
+        pairs = zip(rows, given, strict=True)
+        return [Card._make((*row[:6], content, *row[7:])) for row, content in pairs]
 
     # --- tests and metrics ---
 

@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from flowengine.errors import PayloadUnreadable
 from flowengine.step_logs.chunks import LogChunk
+from flowengine.step_logs.lines import body_of, notice_line
 from flowengine.store import codec
 from flowengine.store.backend import in_dialect
 from flowengine.store.commits import stored_log
@@ -133,5 +135,12 @@ class Logs(Part):
 
 
 def _opened(row: Sequence[Any]) -> FoundChunk:
+    """Decode a chunk for a reader; one that cannot be read has a notice as its only line."""
     chunk = FoundChunk(*row)
-    return chunk._replace(body=codec.opened(chunk.body))
+    try:
+        body = codec.opened(chunk.body)
+        json.loads(body)
+    except (PayloadUnreadable, ValueError) as problem:
+        lines = "1 line" if chunk.line_count == 1 else f"{chunk.line_count} lines"
+        body = body_of([notice_line(chunk.created, f"[{lines} of this log: {problem}]")])
+    return chunk._replace(body=body)

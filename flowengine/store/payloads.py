@@ -11,6 +11,7 @@ from flowengine.program.nodes import Json
 from flowengine.store import codec
 from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part
+from flowengine.store.shown_values import Unreadable, shown_value
 
 _SAVE_PROGRAM = (
     "INSERT INTO flowengine_program (hash, body, created) VALUES (%s, %s, %s) "
@@ -54,6 +55,38 @@ class Payloads(Part):
         found = dict(values)
         self.fill_in([found])
         return found
+
+    def shown(self, values: dict[str, Any]) -> dict[str, Json]:
+        """Like `resolved`, for a reader: with placeholders of values that cannot be read."""
+        return self.all_shown([values])[0]
+
+    def all_shown(self, several: Sequence[dict[str, Any]]) -> list[dict[str, Json]]:
+        """Like `shown`, for several maps of attributes: one query."""
+        wanted = {
+            value.hash
+            for values in several
+            for value in values.values()
+            if isinstance(value, PayloadRef)
+        }
+        bodies: dict[str, Json] = {}
+        if wanted:
+            text = in_dialect(_BODIES, self._session.dialect)
+            for digest, body in self._session.rows(text, (json.dumps(sorted(wanted)),)):
+                bodies[digest] = shown_value(body)
+            for digest in wanted - bodies.keys():
+                bodies[digest] = Unreadable.because(
+                    f"the large value {digest} is not in the database"
+                )
+
+        def body_of(value: Any) -> Json:
+            return bodies[value.hash] if isinstance(value, PayloadRef) else value
+
+        return [
+            values
+            if isinstance(values, Unreadable)
+            else {name: body_of(value) for name, value in values.items()}
+            for values in several
+        ]
 
     def save_program(self, digest: str, body: str, now: int) -> None:
         self._session.rows(_SAVE_PROGRAM, (digest, body, now))

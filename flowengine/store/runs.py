@@ -43,6 +43,7 @@ class StoredRun(NamedTuple):
     program_hash: str
     generation: int
     forked_from: str | None
+    error_type: str | None
 
 
 class ListedRun(NamedTuple):
@@ -60,6 +61,7 @@ class ListedRun(NamedTuple):
     updated: int
     finished: int | None
     tenant: str
+    error_type: str | None
 
 
 class RunCount(NamedTuple):

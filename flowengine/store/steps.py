@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from flowengine.evaluator import Step
 from flowengine.evaluator.outline import OutlineRow
@@ -12,6 +12,9 @@ from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part, quoted, statement
 from flowengine.store.records import STEP_COLUMNS, step_from
+from flowengine.store.shown_values import shown_step
+
+Decode = Callable[[Sequence[Any]], Step]
 
 
 class StepPlace(NamedTuple):
@@ -113,13 +116,18 @@ _OUTLINE = (
 class Steps(Part):
     """Reads steps."""
 
-    def load(self, wanted: Mapping[str, Iterable[str]]) -> dict[str, dict[str, Step]]:
-        """Return the steps with these keys by run, without those that a run does not have."""
+    def load(
+        self, wanted: Mapping[str, Iterable[str]], *, decode: Decode = step_from
+    ) -> dict[str, dict[str, Step]]:
+        """Return the steps with these keys by run, without those that a run does not have.
+
+        `decode` is `shown_step` for readers, who get placeholders of what cannot be read.
+        """
         found: dict[str, dict[str, Step]] = {run_id: {} for run_id in wanted}
         pairs = [{"run_id": run_id, "key": key} for run_id, keys in wanted.items() for key in keys]
         text = in_dialect(_BY_KEYS, self._session.dialect)
         for row in self._session.rows(text, (json.dumps(pairs),)):
-            step = step_from(row)
+            step = decode(row)
             found[step.run_id][step.key] = step
         return found
 
@@ -140,12 +148,12 @@ class Steps(Part):
         return step_from(row) if row else None
 
     def of_run(self, run_id: str) -> list[Step]:
-        """Return all steps of a run, in the order of their creation."""
-        return [step_from(row) for row in self._session.execute(_OF_RUN, {"run": run_id})]
+        """Return all steps of a run for a reader, in the order of their creation."""
+        return [shown_step(row) for row in self._session.execute(_OF_RUN, {"run": run_id})]
 
     def page(self, run_id: str, after: StepPlace, limit: int) -> list[Step]:
-        """Return the steps of a run behind a place, in the order of their creation."""
-        return [step_from(row) for row in self._session.rows(_PAGE, (run_id, *after, limit))]
+        """Return steps of a run behind a place for a reader, in the order of their creation."""
+        return [shown_step(row) for row in self._session.rows(_PAGE, (run_id, *after, limit))]
 
     def progress(self, run_ids: Sequence[str], most: int) -> dict[str, tuple[int, int]]:
         """Return for each run how many of its steps have ended, and how many it has so far.

@@ -12,6 +12,7 @@ from flowengine.evaluator.states import event_state, is_ended_from_outside
 from flowengine.store import codec
 from flowengine.store.parts import Part, statement
 from flowengine.store.records import TASK_COLUMNS, task_from
+from flowengine.store.shown_values import shown_attributes, shown_task
 from flowengine.store.tables import TASK_IS_RETRY
 
 
@@ -119,10 +120,10 @@ class Tasks(Part):
     """Reads tasks, and the events whose tries they are."""
 
     def of_run(self, run_id: str) -> list[TaskDefinition]:
-        """Return all tasks of a run in the order of their creation, with their data."""
-        resolved = self._session.payloads.resolved
+        """Return all tasks of a run for a reader, with their data, in the order of creation."""
+        shown = self._session.payloads.shown
         return [
-            task_from(row, resolved(codec.attributes(row.params)))
+            shown_task(row, shown(shown_attributes(row.params)))
             for row in self._session.execute(_OF_RUN, {"run": run_id}).all()
         ]
 
@@ -170,7 +171,7 @@ class Tasks(Part):
         return {row.step_id: LastFailure(*row) for row in rows}
 
     def events_of_run(self, run_id: str) -> list[EventDefinition]:
-        """Return the events of a run; their state follows from that of step and task."""
+        """Return the events of a run for a reader; the state is that of step and task."""
         rows = self._session.execute(_EVENTS, {"run": run_id}).all()
         tries = self.last_tries(run_id, [row.step_id for row in rows])
         states = {row.step_id: (row.step_state, _state_of(tries.get(row.step_id))) for row in rows}
@@ -184,7 +185,7 @@ class Tasks(Part):
                 workflow_id=row.run_id,
                 state=event_state(*states[row.step_id], ended.get(row.step_id)),
                 event_type=row.event_type,
-                payload=self._session.payloads.resolved(codec.attributes(row.params)),
+                payload=self._session.payloads.shown(shown_attributes(row.params)),
             )
             for row in rows
         ]

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from flowengine.evaluator.records import ID_PREFIX
 from flowengine.evaluator.states import MailboxState, ObjectType
-from flowengine.store import codec
 from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part
+from flowengine.store.shown_values import shown_attributes
 from flowengine.store.tables import (
     STEP_IS_MAILBOX,
     TASK_IS_RETRY,
@@ -71,7 +71,7 @@ class Question(NamedTuple):
 
     run_id: str
     name: str
-    step_key: str
+    step_key: str  #: empty if the mailbox cannot be read
     since: int
 
 
@@ -116,7 +116,7 @@ class WaitQueries(Part):
     def questions(self, run_ids: Collection[str]) -> list[Question]:
         assert ObjectType.MAILBOX in STEP_IS_MAILBOX
         return [
-            Question(run_id, path, codec.attributes(params)["step"], since)
+            Question(run_id, path, str(shown_attributes(params).get("step", "")), since)
             for run_id, path, params, since in self._rows(_QUESTIONS, run_ids)
         ]
 

@@ -12,8 +12,10 @@ from functools import cache
 from typing import Any, TypeVar
 
 from flowengine.errors import StoreError
+from flowengine.payload_codecs import codec_of
 from flowengine.settings import Settings
 from flowengine.store import Database, Session, ensure_schema
+from flowengine.store.codec import use_payload_codec
 from flowengine.store.failures import DatabaseFailure
 from flowengine.tenants import TenantTokens
 
@@ -31,6 +33,8 @@ class StoreQueries:
         self.settings = settings
         self.tokens = TenantTokens(settings.tenant_tokens)
         self._database = Database(settings.database_url, schema=settings.schema)
+        if settings.payload_codec:  # Flower makes no engine, which would have set it
+            use_payload_codec(codec_of(settings))
         self._lock = threading.Lock()
         self._is_checked = False
 

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from flowengine import Retry, RunFailed, event_facet, foreach, workflow
+from flowengine.settings import Settings
+from flowengine.store.codec import use_payload_codec
 from flowengine.testing import Flow
 from tests.celery_nodes.fleet import PYTHONPATH
 from tests.servers import GuardedServer, new_directory
@@ -211,6 +213,45 @@ def in_order(runs: Runs) -> list[str]:
     """The runs, newest first."""
     ours = runs.waiting, runs.wide, runs.failed, runs.completed, runs.child, runs.parent
     return list(ours)
+
+
+def test_a_run_without_its_key_leaves_the_list_and_the_api_readable(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography", reason="the extra `secrets` is not installed")
+    url, keys = f"sqlite:///{tmp_path}/flow.db", "old=" + "11" * 32
+    codec = "flowengine.payload_codecs:AesGcmCodec"
+    with Flow(store_url=url) as flow:
+        completed = flow.start(survey, [1]).id
+        flow.settle()
+        flow.clock.advance(seconds=1)
+    try:
+        with Flow(store_url=url, settings=Settings(payload_codec=codec, payload_keys=keys)) as flow:
+            flow.clock.advance(seconds=10)
+            failed = flow.start(survey, [7]).id
+            flow.settle()
+    finally:
+        use_payload_codec(None)
+    environment = {
+        "FLOWER_UNAUTHENTICATED_API": "true",
+        "FLOWENGINE_PAYLOAD_CODEC": codec,
+        "FLOWENGINE_PAYLOAD_KEYS": "new=" + "22" * 32,
+    }
+    with running("flowengine", url, **environment) as flower:
+        for path in ("/workflows", "/workflows?state=FAILED", f"/workflows/{failed}"):
+            answer = flower.get(path)
+            assert answer.status == 200, answer.text
+            assert "the key &#x27;old&#x27;, which this process does not have" in answer.text
+            assert failed in answer.text
+        assert completed in flower.get("/workflows").text
+        listed = flower.get("/api/workflows").json()["runs"]
+        assert [(one["id"], one["state"]) for one in listed] == [
+            (failed, "FAILED"),
+            (completed, "COMPLETED"),
+        ]
+        assert "the key 'old'" in listed[0]["error"]["message"]
+        assert flower.get(f"/api/workflows/{failed}").status == 200
+    environment["FLOWENGINE_PAYLOAD_KEYS"] += f",{keys}"
+    with running("flowengine", url, **environment) as flower:
+        assert "page 7 is &lt;b&gt;torn" in flower.get(f"/workflows/{failed}").text
 
 
 # --- the list ---

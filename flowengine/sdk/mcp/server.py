@@ -22,6 +22,7 @@ from flowengine.program import Program
 from flowengine.sdk.mcp.client import MAX_TEXT, META_KEY
 from flowengine.sdk.program_tools import KEY, ProgramTool, tools_of, with_tool_workflows
 from flowengine.secret_keys import without_secrets
+from flowengine.store.shown_values import readable
 
 GET_RUN = "flowengine_get_run"  #: the tool that looks at a run later
 WAIT_SECONDS = 30.0  #: that a call waits for its run
@@ -114,7 +115,7 @@ class ProgramServer:
         info = await run.ainfo()
         found: dict[str, Any] = {"run_id": run.id, "state": info.state}
         if info.state == RunState.COMPLETED:
-            found["outputs"] = without_secrets(info.outputs or {})
+            found["outputs"] = without_secrets(readable(info.outputs) or {})
             return _answered(found, json.dumps(found["outputs"]))
         if info.state not in RunState.FINAL:
             text = f"run {run.id} is {info.state}: look at it later with {GET_RUN}"

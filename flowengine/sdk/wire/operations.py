@@ -23,6 +23,7 @@ from flowengine.sdk.wire.claims import Claims, Wanted
 from flowengine.sdk.wire.leases import KnownTasks, Leases
 from flowengine.sdk.wire.refusals import Refused
 from flowengine.sdk.wire.servers import WireServer, WireServers, check_facets
+from flowengine.store.shown_values import readable
 from flowengine.store.steps import StepPlace
 from flowengine.worker.progress import written
 
@@ -235,6 +236,7 @@ def _wait(wait: WaitsFor | None) -> documents.Wait | None:
 def _run(info: RunInfo) -> documents.RunDocument:
     names = ("workflow", "state", "outputs", "error", "alarm", "key", "priority", "tenant")
     values = {name: getattr(info, name) for name in (*names, "created", "updated", "finished")}
+    readable(info.outputs)  # a program reads them: it must not take a placeholder for a result
     return documents.RunDocument(
         run_id=info.id, labels=dict(info.labels), waits_for=_wait(info.waits_for), **values
     )
