@@ -20,7 +20,8 @@ SHORTEST_KEY = 32
 class Settings:
     """The settings; each is read from ``FLOWENGINE_<NAME>``."""
 
-    #: SQLAlchemy URL of the database. The default is a SQLite file in the working directory.
+    #: SQLAlchemy URL of the database. The default is a SQLite file in the working directory; a
+    #: Celery app with a broker on a network has none.
     database_url: str = "sqlite:///flowengine.db"
     #: Schema of the tables, on PostgreSQL. Empty: the first of the user's search path.
     schema: str = ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from celery import Celery
 from celery.app.utils import find_app
 
@@ -51,9 +49,3 @@ def settings_of(app: Celery) -> Settings:
     if isinstance(installed, FlowEngine):
         return installed.settings
     return Settings.from_environment(configured=app.conf)
-
-
-def names_database(app: Any) -> bool:
-    """Whether the app's configuration, or a FlowEngine of it, names a database."""
-    default = Settings().database_url
-    return settings_of(app).database_url != default or bool(app.conf.get("flowengine_database_url"))

@@ -20,6 +20,11 @@ from typing import Any
 
 from celery import Celery, bootsteps, signals
 
+from flowengine.assembly.app_addresses import (
+    refuse_unnamed_database,
+    report_start,
+    require_shared_database,
+)
 from flowengine.assembly.celery_patches import patch_celery
 from flowengine.assembly.flower_pages import show_in_flower
 from flowengine.assembly.in_place import InPlaceLauncher
@@ -80,6 +85,8 @@ class FlowEngine:
             app.on_after_configure.connect(self._configure, weak=False)
         app.on_after_finalize.connect(self._register_facets, weak=False)
         signals.celeryd_init.connect(self._choose_queues, weak=False)
+        signals.celeryd_after_setup.connect(self._report_worker, weak=False)
+        signals.beat_init.connect(self._begin_beat, weak=False)
         signals.worker_process_shutdown.connect(self._end_process, weak=False)
         set_launcher_source(self.launcher)
         set_task_list_source(self._queues.task_list)
@@ -95,6 +102,10 @@ class FlowEngine:
         if self._settings is None:
             self._settings = Settings.from_environment(configured=self.app.conf)
         return self._settings
+
+    def require_database(self) -> None:
+        """Raise StoreError if the app has a network broker and names no database."""
+        require_shared_database(self.app, self.settings)
 
     def _configure(self, sender: Celery, **_: Any) -> None:
         """Add the beat entry and the Celery tasks; settings of the app stay."""
@@ -124,10 +135,23 @@ class FlowEngine:
         celery_tasks.register_facets(sender, lambda: self._check)
 
     def _choose_queues(self, sender: str, conf: Any, options: dict[str, Any], **_: Any) -> None:
+        if conf is self.app.conf:  # the signal is that of all apps
+            refuse_unnamed_database(self.app, self.settings)
         self.hostname, self.sends_events = sender, bool(options.get("task_events"))
         self.main_pid = os.getpid()
         self._register_facets(self.app)
         self._queues.choose(options, self.settings.control_queue)
+
+    def _report_worker(self, sender: str, instance: Any, **_: Any) -> None:
+        if instance.app is self.app:
+            who, quiet = f"worker {sender}", bool(instance.quiet)
+            report_start(self.app, self.settings, who, self.consumed(), quiet=quiet)
+
+    def _begin_beat(self, sender: Any, **_: Any) -> None:
+        if sender.app is self.app:
+            refuse_unnamed_database(self.app, self.settings)
+            who = f"beat of app {self.app.main}"
+            report_start(self.app, self.settings, who, [self.settings.control_queue])
 
     # --- this process ---
 
@@ -290,6 +314,7 @@ class _Process:
         self.pid = os.getpid()
         if plugin.hostname:
             gc.freeze()  # imported objects stay alive, so the collector need not visit them
+        plugin.require_database()
         self.database = Database(settings.database_url, schema=settings.schema)
         ensure_schema(self.database)
         self.notifier = CeleryNotifier(

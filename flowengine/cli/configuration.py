@@ -6,7 +6,6 @@ when a command first needs a setting: the help of a command imports nothing.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from flowengine.cli import project_file
 from flowengine.settings import Settings
 
 _NAME, _APP, _SETTINGS = "flowengine.app_name", "flowengine.app", "flowengine.settings"
-_DATABASE = "FLOWENGINE_DATABASE_URL"
 
 
 def name_app(context: click.Context, name: str | None) -> None:
@@ -66,17 +64,18 @@ def settings() -> Settings:
 
 def require_database() -> None:
     """Refuse an app that names no database: a file in this directory would not be its own."""
-    app = celery_app()
-    if app is None or os.environ.get(_DATABASE):
-        return
-    from flowengine.assembly.apps import names_database
+    if (app := celery_app()) is not None:
+        from flowengine.assembly.app_addresses import require_database
 
-    if not names_database(app):
-        name = click.get_current_context().meta[_NAME]
-        raise click.ClickException(
-            f"the app {name} names no database: set flowengine_database_url in its configuration, "
-            f"or {_DATABASE}; a SQLite file in the working directory is created only without -A"
-        )
+        require_database(app, settings(), click.get_current_context().meta[_NAME])
+
+
+def require_shared_database() -> None:
+    """Refuse such an app if its broker is on a network: its workers use no file of this place."""
+    if (app := celery_app()) is not None:
+        from flowengine.assembly.app_addresses import require_shared_database
+
+        require_shared_database(app, settings(), click.get_current_context().meta[_NAME])
 
 
 def database_url() -> str:

@@ -28,6 +28,7 @@ def _database(settings: Settings) -> Database:
 def open_engine() -> Iterator[Engine]:
     """Open the existing database; neither create nor upgrade it."""
     settings = configuration.settings()
+    configuration.require_shared_database()
     database = _database(settings)
     if database.file is not None and not database.file.exists():
         raise click.ClickException(
@@ -51,6 +52,7 @@ def starting_engine(settings: Settings) -> Iterator[Engine]:
     """
     from flowengine.assembly import EngineLauncher  # imports Celery
 
+    configuration.require_shared_database()
     database = _database(settings)
     ensure_schema(database)
     engine = Engine(database, settings=settings)

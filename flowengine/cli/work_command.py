@@ -53,7 +53,8 @@ def work(folder: str | None, modules: Sequence[str], name: str, given: Mapping[s
             WorkflowPublisher().publish(server.engine)
             count = f"{len(facets)} facet" + ("" if len(facets) == 1 else "s")
             what = f"{folder}, {count}" if folder else count
-            click.echo(f"worker {name} serves {what}, on {server.database.name}")
+            where = f"database {server.database.name}, all task lists, no broker"
+            click.echo(f"worker {name} serves {what}: {where}")
             stopped.wait()
             server.finish()
         finally:

@@ -57,8 +57,11 @@ def visible_tenant(handler: Any, asked: str | None = None) -> str | None:
 
 
 async def query(handler: Any, read: Callable[[Session], T]) -> T:
+    app = handler.application.capp
     try:
-        return await queries_of(handler.application.capp).run(read)
+        if plugin := getattr(app, "flowengine", None):
+            plugin.require_database()
+        return await queries_of(app).run(read)
     except UnknownRun as unknown:
         raise RequestError(404, f"There is no run {unknown.run_id!r} in this database.") from None
     except StoreError as problem:

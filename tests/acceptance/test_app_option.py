@@ -144,7 +144,7 @@ def test_a_worker_without_a_broker_names_the_variable(here: Path) -> None:
         [sys.executable, "-m", "celery", "-A", "flowengine", "worker", "-P", "solo"],
         name="worker",
         directory=here,
-        environment=clean_environment(),
+        environment={**clean_environment(), "FLOWENGINE_DATABASE_URL": "sqlite:///own.db"},
         ready_prompt="set FLOWENGINE_BROKER_URL (for example redis://localhost:6379/0)",
     )
     worker.start()  # fails if it does not say so
