@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import getpass
-import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from flowengine.cli.run_filters import FILTERS, given_filters, resolved, with_options
 from flowengine.cli.streams import json_of
 
 if TYPE_CHECKING:
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
     from flowengine.engine.results import RunInfo
     from flowengine.evaluator.actions import ActionKind
 
-#: In the order in which readers list them.
-STATES = ("QUEUED", "RUNNING", "HELD", "CANCELLING", "COMPLETED", "FAILED", "CANCELLED")
-_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _PAST = {"cancel": "cancelled", "hold": "held", "release": "released", "retry": "retried"}
 _CHOICE = """Give RUN, an id or a prefix of one, once or more often; or choose runs by a filter, and
 count them first with --dry-run."""
@@ -39,10 +34,7 @@ class Request:
     """The arguments of a command that acts on runs."""
 
     runs: Sequence[str]
-    workflow: str | None
-    state: str | None
-    labels: Mapping[str, str]
-    older_than: timedelta | None
+    filters: Mapping[str, Any]  #: of the engine, as they were given
     everything: bool
     dry_run: bool
     reason: str
@@ -51,21 +43,16 @@ class Request:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Request:
         """Return the request of the values of the options below."""
-        state, labels = given["state"], dict(given["labels"])
+        own = ("runs", "everything", "dry_run", "reason")
         actor = named_actor(given["actor"])
-        return cls(**{**given, "state": state and state.upper(), "labels": labels, "actor": actor})
-
-    @property
-    def filter(self) -> dict[str, Any]:
-        chosen = {"workflow": self.workflow, "state": self.state}
-        return {**chosen, "labels": self.labels, "older_than": self.older_than}
+        return cls(filters=given_filters(given), actor=actor, **{name: given[name] for name in own})
 
     @property
     def manner(self) -> dict[str, Any]:
         return {"dry_run": self.dry_run, "reason": self.reason, "actor": self.actor}
 
     def check(self) -> None:
-        has_filter = any(self.filter.values()) or self.everything
+        has_filter = bool(self.filters) or self.everything
         if self.runs and has_filter:
             raise click.UsageError("give runs by their ids or by a filter, not both")
         if not self.runs and not has_filter:
@@ -83,59 +70,18 @@ def _command(kind: str) -> click.Command:
     return click.command(kind, help=f"{_HELP[kind]}\n\n{_CHOICE}")(with_options(*OPTIONS)(run))
 
 
-def with_options(*options: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a decorator that gives a function these options, in this order."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-def _age(_: click.Context, __: click.Parameter, text: str | None) -> timedelta | None:
-    if text is None:
-        return None
-    match = _AGE.fullmatch(text.strip())
-    if match is None:
-        raise click.BadParameter("write a number and its unit: 30d, 12h, 90m or 45s")
-    try:
-        return timedelta(**{_UNITS[match[2]]: float(match[1])})
-    except OverflowError:
-        raise click.BadParameter("that is longer than a database has existed") from None
-
-
-def _labels(
-    _: click.Context, __: click.Parameter, given: Sequence[str]
-) -> Sequence[tuple[str, str]]:
-    pairs = [text.partition("=") for text in given]
-    if any(not name or not equals for name, equals, _ in pairs):
-        raise click.BadParameter("write NAME=VALUE")
-    return [(name, value) for name, _, value in pairs]
-
-
 REASON = click.option("--reason", default="", help="Recorded with the action.")
 ACTOR = click.option("--actor", help="The actor. By default the user of this computer.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 #: The runs that a command acts on.
 CHOICE = (
     click.argument("runs", nargs=-1, metavar="[RUN]..."),
-    click.option("--workflow", help="Runs of this workflow: its qualified or short name."),
-    click.option("--state", type=click.Choice(STATES, case_sensitive=False)),
-    click.option(
-        *("--label", "labels"),
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=_labels,
-        help="Runs with this label.",
-    ),
-    click.option(
-        "--older-than", metavar="AGE", callback=_age, help="Runs started longer ago: 30d, 12h, 90m."
-    ),
+    *FILTERS.values(),
     click.option("--all", "everything", is_flag=True, help="All runs that take the action."),
 )
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Count the runs, and change nothing.")
+_DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Count the runs, and show the first; change nothing."
+)
 OPTIONS = (*CHOICE, _DRY_RUN, REASON, ACTOR, JSON)
 
 
@@ -149,17 +95,21 @@ def act(kind: str, request: Request, as_json: bool) -> None:
         if request.runs:
             result = _act_on_each(engine, ActionKind(kind), request)
         else:
-            result = engine.act_on_all(ActionKind(kind), **request.filter, **request.manner)
+            filters = resolved(engine, request.filters)
+            result = engine.act_on_all(ActionKind(kind), **filters, **request.manner)
         states = {run_id: engine.get(run_id).state for run_id in _named(engine, request)}
-    show_result(kind, result, states, as_json)
+        now = engine.database.now()
+    show_result(kind, result, states, now, as_json)
 
 
-def show_result(kind: str, result: BulkResult, states: Mapping[str, str], as_json: bool) -> None:
+def show_result(
+    kind: str, result: BulkResult, states: Mapping[str, str], now: int, as_json: bool
+) -> None:
     """Print how many runs have taken an action; exits with 1 if one has refused it."""
     if as_json:
         _print_json(kind, result, states)
     else:
-        _print(kind, result, states)
+        _print(kind, result, states, now)
     sys.exit(1 if result.refused else 0)
 
 
@@ -195,7 +145,7 @@ def _check(kind: ActionKind, info: RunInfo) -> None:
 
 
 def _print_json(kind: str, result: BulkResult, states: Mapping[str, str]) -> None:
-    shown = {
+    shown: dict[str, Any] = {
         "action": kind,
         "dry_run": result.dry_run,
         "matched": result.matched,
@@ -203,11 +153,13 @@ def _print_json(kind: str, result: BulkResult, states: Mapping[str, str]) -> Non
         "refused": result.refused,
         "refusals": result.refusals,
     }
+    if result.dry_run and not states:
+        shown["first"] = [{**asdict(info), "status": info.status} for info in result.first]
     click.echo(json_of({**shown, "states": dict(states)} if states else shown))
 
 
-def _print(kind: str, result: BulkResult, states: Mapping[str, str]) -> None:
-    from flowengine.cli.terminal import console, line
+def _print(kind: str, result: BulkResult, states: Mapping[str, str], now: int) -> None:
+    from flowengine.cli.terminal import console, line, print_table
 
     for run_id, state in states.items():
         if run_id not in result.refusals:
@@ -219,6 +171,12 @@ def _print(kind: str, result: BulkResult, states: Mapping[str, str]) -> None:
     if result.dry_run:
         runs = "1 run matches" if result.allowed == 1 else f"{result.allowed:,} runs match"
         console.print(line(f"{runs}; a dry run changes nothing"))
+        if result.first:
+            from flowengine.cli.list_command import table_of_runs
+
+            print_table(table_of_runs(result.first, now))
+        if (hidden := result.allowed - len(result.first)) > 0 and not states:
+            console.print(line(f"… and {hidden:,} more"))
     elif not states:
         console.print(line(f"{result.applied:,} of {result.matched:,} runs {_PAST[kind]}"))
 

@@ -10,47 +10,32 @@ import click
 from rich.table import Table
 
 from flowengine.cli.database import open_engine
+from flowengine.cli.run_filters import given_filters, resolved
 from flowengine.cli.run_view import RUN_COLOURS, shown_state
 from flowengine.cli.streams import json_of
 from flowengine.cli.terminal import console, line, print_table
 from flowengine.engine import RunInfo
 from flowengine.engine.presentation import outstanding
 from flowengine.engine.results import duration
-from flowengine.store.database import system_clock
 
 _MAX_CELL = 500  #: characters of an error in a list
 
 
-def list_runs(
-    *,
-    as_json: bool,
-    workflow: str | None,
-    states: Sequence[str],
-    labels: Sequence[tuple[str, str]],
-    newer_than: int | None,
-    older_than: int | None,
-    parent: str | None,
-    **filters: Any,
-) -> None:
-    now = system_clock()
-    filters |= {
-        "named": workflow,
-        "state": [state.upper() for state in states] or None,
-        "label": dict(labels),
-        "created_after": None if newer_than is None else now - newer_than,
-        "created_before": None if older_than is None else now - older_than,
-    }
+def list_runs(*, as_json: bool, cursor: str | None, limit: int, **given: Any) -> None:
+    filters = given_filters(given)
+    # Here a part of a name finds workflows too; an action wants the name of one.
+    workflow = filters.pop("workflow", "")
     with open_engine() as engine:
-        if parent is not None:
-            parent = engine.find(parent).id
-        page = engine.list(parent=parent, **filters)
+        filters = resolved(engine, filters)
+        page = engine.list(named=workflow, cursor=cursor, limit=limit, **filters)
+        now = engine.database.now()
     if as_json:
         click.echo(json_of([{**asdict(info), "status": info.status} for info in page]))
         if page.cursor:
             click.echo(f"--cursor {page.cursor} continues the list", err=True)
         return
     if page:
-        print_table(_table(page, now, 20 if filters["agents"] else 8))  # a turn's share twelve
+        print_table(table_of_runs(page, now, 20 if "agents" in filters else 8))
     elif not page.cursor:
         about = f" of a workflow with {workflow!r} in its name" if workflow else ""
         console.print(line(f"no runs{about}"))
@@ -58,7 +43,8 @@ def list_runs(
         console.print(line((f"… more with --cursor {page.cursor}", "dim")))
 
 
-def _table(runs: Sequence[RunInfo], now: int, digits: int) -> Table:
+def table_of_runs(runs: Sequence[RunInfo], now: int, digits: int = 8) -> Table:
+    """Return a table of runs, each with the first digits of its id: those of a turn share 12."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     has_tenants = any(info.tenant for info in runs)
     headings = ("run", *(("tenant",) if has_tenants else ()), "workflow", "state", "age", "took")

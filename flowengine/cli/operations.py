@@ -7,79 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from flowengine import retention
-from flowengine.cli.control_command import STATES
+from flowengine.cli.run_filters import AGE, FILTERS, with_options
 
-WAITS = (
-    *("hold", "diverged", "answer", "child run", "limit", "rate", "circuit"),
-    *("retry", "worker", "time", "steps"),
-)
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-if TYPE_CHECKING:
-    _ParamType = click.ParamType[Any]
-else:  # the oldest supported click has no generic one
-    _ParamType = click.ParamType
-
-
-class _Age(_ParamType):
-    name = "age"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return value if isinstance(value, int) else retention.age_of(value)
-        except ValueError as problem:
-            self.fail(f"{value!r} is no age: it must be {problem}", param, ctx)
-
-
-class _Pair(_ParamType):
-    name = "NAME=VALUE"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        name, sign, text = str(value).partition("=")
-        if not sign or not name:
-            self.fail(f"{value!r} is no label: write NAME=VALUE", param, ctx)
-        return name, text
-
-
-AGE = _Age()
-
-
 @click.command("list")
-@click.option("--workflow", help="Only runs of this workflow: its name, or a part of it.")
-@click.option(
-    "--state",
-    "states",
-    multiple=True,
-    type=click.Choice(STATES, case_sensitive=False),
-    help="Only runs in this state; several are possible.",
-)
-@click.option("--label", "labels", multiple=True, type=_Pair(), help="Only runs with this label.")
-@click.option("--key", help="Only the runs that had this idempotency key.")
-@click.option("--id", "id_prefix", metavar="PREFIX", help="Only runs whose id begins so.")
-@click.option("--newer-than", type=AGE, metavar="AGE", help="Started less than 2h, 30d, ... ago.")
-@click.option("--older-than", type=AGE, metavar="AGE", help="Started longer than that ago.")
-@click.option("--error", "error_type", metavar="TYPE", help="Failed with this type of error.")
-@click.option("--server", help="A step of which this server runs now.")
-@click.option("--alarm/--no-alarm", default=None, help="Only runs with, or without, an alarm.")
-@click.option("--parent", metavar="RUN", help="Only the child runs of this run.")
-@click.option(
-    "--waits-for", type=click.Choice(WAITS), metavar="KIND", help=f"One of {', '.join(WAITS)}."
-)
-@click.option("--tenant", help='Only runs of this tenant; "": of none.')
-@click.option("--agents", is_flag=True, help="Only runs of calls that turns of agents made.")
+@with_options(*FILTERS.values())
 @click.option("--cursor", help="Continue behind the page that printed this cursor.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
 @_as_json
 def list_runs(as_json: bool, **options: Any) -> None:
-    """Show the newest runs."""
+    """Show the newest runs.
+
+    WORKFLOW of --workflow may be a part of a name, if no workflow has that name.
+    """
     from flowengine.cli import list_command
 
     list_command.list_runs(as_json=as_json, **options)

@@ -16,8 +16,8 @@ from flowengine.cli.control_command import (
     Request,
     named_actor,
     show_result,
-    with_options,
 )
+from flowengine.cli.run_filters import resolved, with_options
 from flowengine.cli.streams import json_of
 
 if TYPE_CHECKING:
@@ -63,9 +63,11 @@ def retry(from_step: str | None, program: str | None, as_json: bool, **given: An
         found = [engine.find(prefix).id for prefix in request.runs]  # before the first is changed
         shown = [_retried(engine, run_id, request, chosen) for run_id in found]
         if not request.runs:
-            result = engine.retry_all(**chosen, **request.filter, **request.manner)
+            filters = resolved(engine, request.filters)
+            result = engine.retry_all(**chosen, **filters, **request.manner)
+        now = engine.database.now()
     if not request.runs:
-        show_result("retry", result, {}, as_json)
+        show_result("retry", result, {}, now, as_json)
     _show(shown, as_json, request.dry_run)
     sys.exit(1 if any("refused" in each for each in shown) else 0)
 

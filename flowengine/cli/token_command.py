@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from flowengine.access_tokens import Scope
-from flowengine.cli.operations import AGE
+from flowengine.cli.run_filters import AGE
 from flowengine.cli.streams import json_of
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

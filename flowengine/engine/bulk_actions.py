@@ -1,44 +1,44 @@
-"""Actions on many runs, chosen by a filter; a dry run counts them."""
+"""Actions on many runs, chosen by the filters of lists; a dry run counts them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any, Protocol, TypedDict, Unpack
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Unpack
 
 from flowengine.actors import Actor
 from flowengine.engine.control import Control
-from flowengine.engine.filter_values import age_of
+from flowengine.engine.queries import run_infos
+from flowengine.engine.results import RunInfo
 from flowengine.engine.retries import Retries
-from flowengine.errors import ActionRefused, InvalidFilter, UnknownRun
+from flowengine.engine.run_filters import RunFilters, chosen
+from flowengine.engine.run_pages import read_all
+from flowengine.errors import ActionRefused, UnknownRun
 from flowengine.evaluator.actions import RUN_ACTIONS, ActionKind
 from flowengine.evaluator.states import RunState
 from flowengine.program import Program
 from flowengine.settings import Settings
-from flowengine.store import Store, codec
+from flowengine.store import Store
 
-_PAGE = 500  # runs that are read together; each is acted on in a transaction of its own
 _MAX_LISTED = 100  # refusals in a result
-_RECORDED = ("reason", "actor", "key")  # options of each action
-
+_MAX_SHOWN = 10  # runs that a dry run shows
 
 #: The states of the runs that an action is for, if none is given: by default every state that takes
 #: it. A retry of all runs leaves those alone that somebody has cancelled.
 DEFAULT_STATES: Mapping[ActionKind, tuple[str, ...]] = {ActionKind.RETRY: (RunState.FAILED,)}
 
 
-class BulkOptions(TypedDict, total=False):
-    """The runs that an action is for, all conditions hold; and how it is applied."""
+class BulkOptions(RunFilters, total=False):
+    """The runs that an action is for, and how it is applied.
 
-    workflow: str | None  #: its qualified or short name
-    state: str | None  #: None: every state in which a run takes the action
-    labels: Mapping[str, str] | None  #: a run has all of them
-    older_than: timedelta | float | None  #: since its start; a number: of seconds
+    Without a filter these are all runs in a state that takes the action. Runs of calls of turns are
+    among them only with `agents`: their agents decide about them.
+    """
+
     dry_run: bool
     reason: str
     actor: Actor | str
-    key: str | None
+    action_key: str | None  #: a second action of a run with the same key changes nothing
 
 
 @dataclass(slots=True)
@@ -51,6 +51,8 @@ class BulkResult:
     applied: int = 0
     refused: int = 0  #: of a dry run: that would refuse it
     refusals: dict[str, str] = field(default_factory=dict)  #: the first hundred, by run
+    #: Of a dry run: the first ten runs that would take it.
+    first: list[RunInfo] = field(default_factory=list)
 
     @property
     def allowed(self) -> int:
@@ -126,48 +128,41 @@ class BulkActions:
         return self._apply(ActionKind.RETRY, options, act)
 
     def _apply(self, kind: ActionKind, options: BulkOptions, act: _Act) -> BulkResult:
-        about = {name: value for name, value in options.items() if name in _RECORDED}
-        result = BulkResult(kind, options.get("dry_run", False))
-        for run_id in self._matching(kind, options):
+        given: dict[str, Any] = dict(options)
+        result = BulkResult(kind, given.pop("dry_run", False))
+        about: dict[str, Any] = {name: given.pop(name, "") for name in ("reason", "actor")}
+        about["key"] = given.pop("action_key", None)
+        shown: list[str] = []
+        for run_id in self._matching(kind, given):
             result.matched += 1
             try:
                 act(run_id, about, dry_run=result.dry_run)
+                if result.dry_run and len(shown) < _MAX_SHOWN:
+                    shown.append(run_id)
             except (ActionRefused, UnknownRun) as problem:
                 result.refuse(run_id, problem)
             else:
                 result.applied += not result.dry_run
+        if shown:
+            with self._database.read() as session:
+                result.first = run_infos(session, shown)
         return result
 
-    def _matching(self, kind: ActionKind, options: BulkOptions) -> Iterator[str]:
-        state, older_than = options.get("state"), options.get("older_than")
-        if state is not None and state not in RunState.ALL:
-            raise InvalidFilter(f"no run has the state {state!r}: {', '.join(RunState.ALL)}")
-        age = None if older_than is None else age_of("older_than", older_than)
-        labels = options.get("labels") or {}
-        if not isinstance(labels, Mapping):
-            raise InvalidFilter.of("labels", labels, "a map of names and values")
+    def _matching(self, kind: ActionKind, filters: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the runs that the filters match, the oldest first; none that is started later."""
         with self._database.read() as session:
-            now = session.now()
-        before = now + 1 if age is None else now - age
-        for each in [state] if state else default_states(kind):
-            after = (0, "")
-            while True:
-                with self._database.read() as session:
-                    page = session.runs.page_in_state(
-                        each,
-                        workflow=options.get("workflow"),
-                        tenant=self._tenant or None,
-                        before=before,
-                        after=after,
-                        limit=_PAGE,
-                    )
-                for run_id, _, stored in page:
-                    own = codec.load(stored) or {}
-                    if all(own.get(name) == value for name, value in labels.items()):
-                        yield run_id
-                if len(page) < _PAGE:
-                    break
-                after = (page[-1][1], page[-1][0])
+            wanted, waits_for = chosen(session, self._tenant, filters)
+            latest = session.now() + 1
+        before = wanted.created_before
+        wanted = replace(
+            wanted,
+            states=wanted.states or default_states(kind),
+            created_before=latest if before is None else min(before, latest),
+            only_listed=not wanted.agents,
+            oldest_first=True,
+        )
+        for ids in read_all(self._database, wanted, waits_for):
+            yield from ids
 
 
 def default_states(kind: ActionKind) -> tuple[str, ...]:

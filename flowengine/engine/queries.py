@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from flowengine.engine.event_feed import EventFeed, FeedReader
 from flowengine.engine.filter_values import number_of_rows
@@ -16,13 +16,14 @@ from flowengine.engine.results import (
     RunSummary,
     StepInfo,
 )
-from flowengine.engine.run_pages import RunPage, read_page, run_filter
+from flowengine.engine.run_filters import RunFilters, chosen
+from flowengine.engine.run_pages import RunPage, read_page
 from flowengine.engine.run_waits import waits_of_runs
 from flowengine.engine.step_infos import step_infos
 from flowengine.engine.step_tries import (
     waiting_retries,
 )
-from flowengine.engine.waits_for import WaitKind, WaitsFor
+from flowengine.engine.waits_for import WaitsFor
 from flowengine.errors import AmbiguousRun, InvalidFilter, UnknownRun
 from flowengine.evaluator import EventDefinition, TaskDefinition
 from flowengine.evaluator.records import row_key
@@ -36,13 +37,6 @@ from flowengine.store.shown_values import shown_attributes, shown_error, shown_s
 from flowengine.store.steps import StepPlace
 from flowengine.tenants import visible_tenant
 
-_FILTERS = frozenset(
-    {
-        *("label", "key", "id_prefix", "error_type", "server", "alarm", "parent", "agents"),
-        *("created_after", "created_before", "finished_after", "finished_before"),
-    }
-)
-_NAMES = ", ".join(sorted({*_FILTERS, "workflow", "state", "tenant", "named", "waits_for"}))
 _MAX_SEQUENCE = 2**63 - 1
 #: Steps that a page counts, of all its runs and at least of each.
 _MAX_COUNTED, _MIN_COUNTED = 500_000, 1_000
@@ -95,46 +89,23 @@ class RunQueries:
             return _info(session, found[0], waits=waits_of_runs(session, found))
 
     def list(
-        self,
-        *,
-        workflow: str | Sequence[str] | None = None,
-        state: str | Sequence[str] | None = None,
-        tenant: str | None = None,
-        named: str | None = None,
-        waits_for: str | None = None,
-        cursor: str | None = None,
-        limit: int = 50,
-        **filters: Any,
+        self, *, cursor: str | None = None, limit: int = 50, **filters: Unpack[RunFilters]
     ) -> RunPage[RunInfo]:
-        """Return the newest runs that all these filters admit.
+        """Return the newest runs that all these filters admit; raises InvalidFilter.
 
-        `workflow` is a qualified name; `named` may be the last part of one, and if no run has that
-        name, any part. `waits_for` is a WaitKind. Other filters: `label` (a map), `key`,
-        `id_prefix` (in the order of the ids), `created_after`, `created_before`, `finished_after`,
-        `finished_before` (datetime, or milliseconds), `error_type`, `server` (runs of which it
-        runs a step now), `alarm` (True or False), `parent` (a run id), `agents`: True for the runs
-        of calls that turns of agents have made. Without it, and without a filter that names such a
-        run, its workflow, label, error or server, they are left out. Raises InvalidFilter.
+        With `id_prefix` they come in the order of their ids. Runs of calls that turns of agents
+        have made are left out without `agents`, or a filter that names such a run: its workflow,
+        label, error or server.
 
         The `cursor` of a page continues the list behind it. Each page is read through one index,
         and looks at a limited number of runs: so it may have fewer than `limit`, and a cursor.
         """
-        if unknown := sorted(filters.keys() - _FILTERS):
-            raise InvalidFilter.of(unknown[0], filters[unknown[0]], f"one of {_NAMES}")
-        try:
-            kind = None if waits_for is None else WaitKind(waits_for)
-        except ValueError:
-            expected = f"one of {', '.join(WaitKind)}"
-            raise InvalidFilter.of("waits_for", waits_for, expected) from None
-        tenant = visible_tenant(self._bound, tenant)
-        filters |= {"workflow": workflow, "state": state, "named": named, "waits": kind is not None}
         with self._database.read() as session:
-            wanted = run_filter(session, tenant, **filters)
+            wanted, kind = chosen(session, self._bound, filters)
             found, waits, following = read_page(
                 session, wanted, kind, cursor, number_of_rows("limit", limit)
             )
-            retries = _retries(session, found)
-            page = RunPage(_info(session, row, retries.get(row.id), waits) for row in found)
+            page = RunPage(_infos(session, found, waits))
         page.cursor = following
         return page
 
@@ -252,6 +223,19 @@ def run_info(session: Session, run_id: str, tenant: str | None = None) -> RunInf
     if row is None:
         raise UnknownRun(run_id)
     return _info(session, row)
+
+
+def run_infos(session: Session, run_ids: Sequence[str]) -> list[RunInfo]:
+    """Return these runs, as a list shows them."""
+    rows = session.lists.load(run_ids)
+    return _infos(session, rows, waits_of_runs(session, rows))
+
+
+def _infos(
+    session: Session, rows: Sequence[StoredRun], waits: Mapping[str, WaitsFor]
+) -> list[RunInfo]:
+    retries = _retries(session, rows)
+    return [_info(session, row, retries.get(row.id), waits) for row in rows]
 
 
 def _visible(session: Session, run_id: str, tenant: str | None) -> StoredRun | None:

@@ -231,6 +231,13 @@ class Label(NamedTuple):
     created: int
 
 
+class ErrorType(NamedTuple):
+    """The type of an error of a run that may have been caught, or was the cause of another."""
+
+    run_id: str
+    name: str  #: as a label
+
+
 class Outcome(NamedTuple):
     """A commit whose outcomes are to be delivered to a sink."""
 
@@ -302,6 +309,14 @@ SECTIONS: dict[str, Section] = {
     "references": Section(ReferenceRow.__table__, Reference._fields),
     "cached": Section(CacheRow.__table__, Cached._fields),
     "labels": Section(LabelRow.__table__, Label._fields),
+    "error_types": Section(
+        LabelRow.__table__,
+        ErrorType._fields,
+        constants={
+            "value": "''",
+            "created": "(SELECT r.created FROM flowengine_run r WHERE r.id = g.run_id)",
+        },
+    ),
     "outbox": Section(OutboxRow.__table__, Outcome._fields),
     "unnumbered": Section(UnnumberedRow.__table__, Unnumbered._fields),
     "logs": Section(LogRow.__table__, StoredLog._fields),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
+from typing import Any
 
 from flowengine.evaluator import EventDefinition, RunView, Step, TaskDefinition
 from flowengine.evaluator.records import (
@@ -32,6 +33,7 @@ from flowengine.store.commit_rows import (
     ConsumedFact,
     ConsumedTask,
     EndedTimer,
+    ErrorType,
     Fact,
     History,
     JoinCount,
@@ -113,6 +115,7 @@ class CommitPlan:
         self.references: list[Reference] = []
         self.cached: list[Cached] = []
         self.labels: list[Label] = []
+        self.error_types: list[ErrorType] = []
         self.outbox: list[Outcome] = []
         self.unnumbered: list[Unnumbered] = []
         self.logs: list[StoredLog] = []
@@ -200,6 +203,9 @@ class CommitPlan:
                 now if view.state in RunState.FINAL else None,
             )
         )
+        if view.error and self.error_types:  # its own row tells the type of its error
+            told = ErrorType(view.id, error_label(str(view.error.get("type"))))
+            self.error_types = [each for each in self.error_types if each != told]
         self.history.append(History(view.id, after.revision, now, codec.dump(summary)))
         if self.rule is not None and self.rule.feed:
             self.unnumbered.append(Unnumbered(view.id, after.revision, now))
@@ -212,6 +218,10 @@ class CommitPlan:
         for name, value in (labels or {}).items():
             label = Label(update.run_id, label_text(name), label_text(value), origin.created)
             self.labels.append(label)
+        if self.error_types:  # the run's row, which has its time, is not visible yet
+            own = [each for each in self.error_types if each.run_id == update.run_id]
+            self.error_types = [each for each in self.error_types if each not in own]
+            self.labels += [Label(*each, "", origin.created) for each in own]
 
     def add_outcomes(self, run_id: str, revision: int, now: int) -> None:
         """Have the outcomes of this commit delivered to each sink."""
@@ -221,15 +231,25 @@ class CommitPlan:
     # --- steps and events ---
 
     def add_steps(
-        self, created: Iterable[Step], updated: Iterable[Step], stored: Mapping[str, Step | None]
+        self, created: Sequence[Step], updated: Sequence[Step], stored: Mapping[str, Step | None]
     ) -> None:
         """Insert new steps, and update changed ones; `stored` are the steps as read, by key."""
         encoder = self.encoder
         self.new_steps += [records.new_step_row(step, encoder) for step in created]
+        for step in (*created, *updated):
+            if step.error is not None or step.failure is not None:
+                self._note_errors(step)
         for step in updated:
             before = stored.get(step.key)
             is_new = before is None or before.params is not step.params
             self.steps.append(records.updated_step_row(step, encoder, has_new_params=is_new))
+
+    def _note_errors(self, step: Step) -> None:
+        """Keep the types of a step's errors, as labels: lists find the run by them, if caught."""
+        for kind in error_types(step.error) | error_types((step.failure or {}).get("caught")):
+            row = ErrorType(step.run_id, error_label(kind))
+            if row not in self.error_types:
+                self.error_types.append(row)
 
     def supersede_steps(self, run_id: str, step_ids: Iterable[str]) -> None:
         """Mark steps as replaced by a later generation."""
@@ -365,6 +385,25 @@ class CommitPlan:
 _rows_of = attrgetter(*SECTIONS)
 _ERROR_TYPE = 255  #: characters of the column
 _LABEL = 200  #: characters of a label that a list compares in the database
+
+
+#: The beginning of the labels that are types of errors. No name of a user begins so: as the text of
+#: a label its backslash would be doubled.
+_ERROR_LABEL = "\\error "
+#: Types of errors that tell of another error, or of none.
+_NO_ERRORS = frozenset({"Skipped", "SkippedByHand", "Cancelled"})
+
+
+def error_label(kind: str) -> str:
+    """Return the name of the label of the runs that had such an error."""
+    return _ERROR_LABEL + label_text(kind)[: _LABEL - len(_ERROR_LABEL)]
+
+
+def error_types(error: Mapping[str, Any] | None) -> set[str]:
+    """Return the types of an error and of its causes."""
+    if not error or error.get("type") in _NO_ERRORS:
+        return set()
+    return {str(error["type"]), *error.get("causes", ())} | error_types(error.get("cause"))
 
 
 def label_text(text: str) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from flowengine.evaluator.states import RunState
 from flowengine.store.backend import in_dialect
-from flowengine.store.commits import label_text
+from flowengine.store.commits import error_label, label_text
 from flowengine.store.parts import Part
 from flowengine.store.runs import StoredRun
 from flowengine.store.tables import (
@@ -43,13 +43,15 @@ class RunFilter:
     created_before: int | None = None
     finished_after: int | None = None
     finished_before: int | None = None
-    error_type: str | None = None
+    error_type: str | None = None  #: of the run, or of an error that was caught or a cause
     boot_ids: Sequence[str] | None = None  #: of servers that run a task of it now
     alarm: bool | None = None
     parent: str | None = None
     tenant: str | None = None
     waits: bool = False  #: only runs that have not ended and wait
     agents: bool = False  #: only runs of calls of turns; a list without other filters omits them
+    only_listed: bool = False  #: omits them whatever the other filters
+    oldest_first: bool = False
 
 
 class Place(NamedTuple):
@@ -79,11 +81,18 @@ class _Branch:
     id: str = "r.id"
     is_sorted_by_id: bool = False
 
-    @property
-    def order(self) -> str:
-        return self.id if self.is_sorted_by_id else f"{self.created} DESC, {self.id}"
+    def order(self, *, oldest_first: bool) -> str:
+        if self.is_sorted_by_id:
+            return self.id
+        return f"{self.created}{'' if oldest_first else ' DESC'}, {self.id}"
 
 
+_OF_LABEL = _Branch(
+    condition="",
+    source="flowengine_label b JOIN flowengine_run r ON r.id = b.run_id",
+    created="b.created",
+    id="b.run_id",
+)
 _NO_FILTERS = "1 = 1"
 _SCAN = (
     "SELECT {number}, {id}, {created}, CASE WHEN {filters} THEN 1 ELSE 0 END FROM {source} "
@@ -109,7 +118,9 @@ class RunLists(Part):
         is_sorted_by_id = any(branch.is_sorted_by_id for branch in branches)
 
         def order(place: Place) -> tuple[Any, ...]:
-            return (place.id,) if is_sorted_by_id else place.order
+            if is_sorted_by_id:
+                return (place.id,)
+            return (place.created, place.id) if wanted.oldest_first else place.order
 
         found: list[tuple[Place, bool]] = []
         horizon: Place | None = None  # behind it, a branch has entries that were not read
@@ -167,8 +178,8 @@ class RunLists(Part):
                 filters=filters,
                 source=branch.source,
                 condition=branch.condition,
-                bounds=_bounds(branch, given),
-                order=branch.order,
+                bounds=_bounds(branch, given, oldest_first=wanted.oldest_first),
+                order=branch.order(oldest_first=wanted.oldest_first),
             )
             texts.append(f"SELECT * FROM ({text}) AS branch{number}" if branches[1:] else text)
         found: list[list[tuple[Any, ...]]] = [[] for _ in branches]
@@ -181,7 +192,7 @@ class RunLists(Part):
 _BOUNDS = {"created_after": ">=", "created_before": "<"}
 
 
-def _bounds(branch: _Branch, given: Mapping[str, Any]) -> str:
+def _bounds(branch: _Branch, given: Mapping[str, Any], *, oldest_first: bool) -> str:
     """Return the conditions of time and of the place behind which a page begins."""
     bounds = [
         f"{branch.created} {sign} %({name})s" for name, sign in _BOUNDS.items() if name in given
@@ -189,9 +200,10 @@ def _bounds(branch: _Branch, given: Mapping[str, Any]) -> str:
     if "at" in given and branch.is_sorted_by_id:
         bounds.append(f"{branch.id} > %(behind)s")
     elif "at" in given:
+        sign = ">" if oldest_first else "<"
         # The first condition follows from the second, but can use the index.
-        bounds.append(f"{branch.created} <= %(at)s")
-        bounds.append(f"({branch.created} < %(at)s OR {branch.id} > %(behind)s)")
+        bounds.append(f"{branch.created} {sign}= %(at)s")
+        bounds.append(f"({branch.created} {sign} %(at)s OR {branch.id} > %(behind)s)")
     return "".join(f" AND {bound}" for bound in bounds)
 
 
@@ -230,8 +242,12 @@ def _plan(wanted: RunFilter) -> tuple[list[_Branch], str, dict[str, Any]]:
         tasks = f"SELECT t.run_id FROM flowengine_task t WHERE t.{TASK_IS_RUNNING} AND {running}"
         add("server", f"r.id IN ({tasks})")
     if wanted.error_type is not None:
-        error = "r.error_type = %(error_type)s"
-        add("error", f"r.{RUN_HAS_ERROR} AND {error}", error_type=wanted.error_type)
+        had = (
+            "EXISTS (SELECT 1 FROM flowengine_label e WHERE e.run_id = r.id "
+            "AND e.name = %(error_label)s)"
+        )
+        about = {"error_type": wanted.error_type, "error_label": error_label(wanted.error_type)}
+        add("error", f"(r.error_type = %(error_type)s OR {had})", **about)
     if wanted.workflows is not None:
         add("workflow", any_of("r.workflow", "workflow", wanted.workflows))
     if wanted.tenant is not None:
@@ -242,8 +258,8 @@ def _plan(wanted: RunFilter) -> tuple[list[_Branch], str, dict[str, Any]]:
     for name, sign in (("finished_after", ">="), ("finished_before", "<")):
         if getattr(wanted, name) is not None:
             add(name, f"r.finished {sign} %({name})s", **{name: getattr(wanted, name)})
-    if wanted.agents:
-        add("agents", f"r.{RUN_IS_OF_AGENT}")
+    if wanted.agents or wanted.only_listed:
+        add("agents", f"r.{RUN_IS_OF_AGENT if wanted.agents else RUN_IS_LISTED}")
     branches = _branches(wanted, conditions, states)
     filters = " AND ".join(conditions.values()) or _NO_FILTERS
     return branches, filters, values
@@ -265,12 +281,15 @@ def _branches(
         return [_Branch(conditions.pop("parent"))]
     if "label0" in conditions:
         del conditions["label0"]
-        source = "flowengine_label b JOIN flowengine_run r ON r.id = b.run_id"
-        condition = "b.name = %(name0)s AND b.value = %(value0)s"
-        return [_Branch(condition, source=source, created="b.created", id="b.run_id")]
-    for name in ("server", "error"):
-        if name in conditions:
-            return [_Branch(conditions.pop(name))]
+        return [replace(_OF_LABEL, condition="b.name = %(name0)s AND b.value = %(value0)s")]
+    if "server" in conditions:
+        return [_Branch(conditions.pop("server"))]
+    if "error" in conditions:
+        del conditions["error"]
+        return [
+            _Branch(f"r.{RUN_HAS_ERROR} AND r.error_type = %(error_type)s"),
+            replace(_OF_LABEL, condition="b.name = %(error_label)s AND b.value = ''"),
+        ]
     if wanted.alarm:
         return [_Branch(conditions.pop("alarm"))]
     if wanted.workflows is not None:
@@ -279,7 +298,7 @@ def _branches(
             _Branch(f"r.workflow = %(branch{n})s", {f"branch{n}": name})
             for n, name in enumerate(wanted.workflows)
         ]
-    is_listed = f"r.{RUN_IS_OF_AGENT if conditions.pop('agents', None) else RUN_IS_LISTED}"
+    is_listed = conditions.pop("agents", f"r.{RUN_IS_LISTED}")
     if "tenant" in conditions:
         return [_Branch(f"{is_listed} AND {conditions.pop('tenant')}")]
     conditions.pop("state", None)

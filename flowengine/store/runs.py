@@ -196,36 +196,6 @@ class Runs(Part):
         rows = self._session.rows(_STARTS_CHILD, (step_id, run_id))
         return StartingStep(*rows[0]) if rows else None
 
-    def page_in_state(
-        self,
-        state: str,
-        *,
-        workflow: str | None,
-        tenant: str | None,
-        before: int,
-        after: tuple[int, str],
-        limit: int,
-    ) -> list[tuple[str, int, str | None]]:
-        """Return the next runs in a state that were started before that time, oldest first.
-
-        Runs of calls of turns are not among them: their agents decide about them.
-        Each with its start and its labels. `after` are the start and the id of the last one.
-        """
-        created, run_id = table.c.created, table.c.id
-        statement = (
-            select(run_id, created, table.c.labels)
-            .where(_is_listed, table.c.state == state, created < before, created >= after[0])
-            .where(or_(created > after[0], run_id > after[1]))
-            .order_by(created, run_id)
-            .limit(limit)
-        )
-        if workflow is not None:
-            statement = statement.where(_is_whole_name(workflow))
-        if tenant is not None:
-            statement = statement.where(_is_of(tenant))
-        rows = self._session.execute(statement)
-        return [(row.id, row.created, row.labels) for row in rows]
-
     def move(self, run_id: str, program_hash: str) -> None:
         """Give a locked run another program."""
         self._session.rows(_MOVE, (program_hash, run_id))
@@ -336,12 +306,6 @@ class Runs(Part):
                 if row[at] is not None and row[at + _KEY] not in steps:
                     steps[row[at + _KEY]] = step_from(row[at : at + width])
         return found
-
-
-def _is_whole_name(name: str) -> ColumnElement[bool]:
-    """Return the condition for a qualified or short name of a workflow."""
-    column = table.c.workflow
-    return or_(column == name, column.endswith(f".{name}", autoescape=True))
 
 
 def _is_of(tenant: str) -> ColumnElement[bool]:

@@ -44,6 +44,7 @@ def failed(engine: Engine, task: TaskDefinition, problem: BaseException, *, retr
     return Failed(error, retry=retry)
 
 
+_MAX_CAUSES = 10  #: types of other errors behind an error
 _ROOTS = (BaseException, object)  #: bases of every error: no handler is for them
 
 
@@ -62,9 +63,27 @@ def _error(problem: BaseException, most: int) -> dict[str, Any]:
         "traceback": "".join(kept)[-most:],
         "bases": [base.__name__ for base in type(problem).__mro__[1:] if base not in _ROOTS],
     }
+    if causes := _causes(problem):
+        error["causes"] = causes
     if (seconds := _demanded(problem)) is not None:
         error[RETRY_AFTER] = seconds
     return error
+
+
+def _causes(problem: BaseException) -> list[str]:
+    """Return the types of the errors that an error was raised from, or while handling, or holds."""
+    found: list[str] = []
+    seen, later = {id(problem)}, [problem]
+    while later and len(found) < _MAX_CAUSES:
+        one = later.pop(0)
+        context = None if one.__suppress_context__ else one.__context__
+        parts = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        for cause in (one.__cause__ or context, *parts):
+            if cause is not None and id(cause) not in seen:
+                seen.add(id(cause))
+                found.append(type(cause).__name__)
+                later.append(cause)
+    return list(dict.fromkeys(found))[:_MAX_CAUSES]
 
 
 def _demanded(problem: BaseException) -> float | None:

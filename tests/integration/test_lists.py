@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from flowengine import Limit, event_facet, sleep, wait_for, workflow
+from flowengine import GiveUp, Limit, Retry, attempt, event_facet, sleep, wait_for, workflow
 from flowengine.engine import Engine, Run
 from flowengine.errors import InvalidFilter
 from flowengine.testing import Flow
@@ -263,3 +263,89 @@ def test_a_list_is_read_by_one_statement_and_its_waits_by_a_few(flow: Flow) -> N
     with watched(flow.engine, lambda sql, _: statements.append(sql)):
         flow.engine.list(limit=5)
     assert len([sql for sql in statements if "UNION ALL" in sql]) <= 1
+
+
+class Wrapped(Exception):
+    """An error of a library that hides another."""
+
+
+@event_facet(name="lists.wraps", retry=Retry(attempts=1))
+def wraps(n: int) -> int:
+    try:
+        return 1 // n
+    except ZeroDivisionError as problem:
+        raise Wrapped("no result") from problem
+
+
+@event_facet(name="lists.gives_up", retry=Retry(attempts=1))
+def gives_up(n: int) -> int:
+    raise GiveUp("compensated")
+
+
+@workflow(name="lists.catches")
+def catches(n: int) -> int:
+    return attempt(lambda: work(n), catch=lambda error: work(0))
+
+
+@workflow(name="lists.reraises")
+def reraises(n: int) -> int:
+    return attempt(lambda: work(n), catch=lambda error: gives_up(n))
+
+
+@workflow(name="lists.hides")
+def hides(n: int) -> int:
+    return wraps(n)
+
+
+@workflow(name="lists.awaits")
+async def awaits(n: int) -> int:
+    try:
+        return await work(n)
+    except ZeroDivisionError:
+        return 0
+
+
+@pytest.mark.each_database
+def test_the_error_filter_finds_causes_behind_a_catch_or_a_wrapper(flow: Flow) -> None:
+    runs = {
+        "failed": second.start(-1),
+        "caught": catches.start(-1),
+        "raised again": reraises.start(-1),
+        "wrapped": hides.start(0),
+        "caught in a function": awaits.start(-1),
+        "child": parent.start(-1),
+        "none": first.start(1),
+    }
+    flow.settle()
+    assert runs["caught"].state == runs["caught in a function"].state == "COMPLETED"
+    assert "GiveUp: compensated (while handling" in runs["raised again"].info().error_text
+    names = {run.id: name for name, run in runs.items()}
+
+    def found(kind: str, **filters: Any) -> list[str | None]:
+        return [names.get(run.id) for run in flow.engine.list(error_type=kind, **filters)]
+
+    of_children = [None, "child"]  # the child run itself, and the run that started it
+    expected = {"failed", "caught", "raised again", "wrapped", "caught in a function", *of_children}
+    assert set(found("ZeroDivisionError")) == expected
+    assert len(found("ZeroDivisionError")) == len(expected)
+    assert set(found("ZeroDivisionError", state="FAILED")) == expected - {
+        *("caught", "caught in a function")
+    }
+    assert found("GiveUp") == ["raised again"]
+    assert found("Wrapped", workflow="lists.hides") == ["wrapped"]
+    assert found("Skipped") == []
+    assert flow.engine.list(label={}) != []
+    pages = []
+    page = flow.engine.list(error_type="ZeroDivisionError", limit=2)
+    while page.cursor:
+        pages += ids(page)
+        page = flow.engine.list(error_type="ZeroDivisionError", limit=2, cursor=page.cursor)
+    assert len({*pages, *ids(page)}) == len(expected)
+
+
+def test_a_failed_run_writes_no_row_for_an_error_that_its_own_row_tells(flow: Flow) -> None:
+    second.start(-1)
+    flow.settle()
+    with flow.database.read() as session:
+        count = session.connection.execute(text("SELECT count(*) FROM flowengine_label")).scalar()
+    assert count == 0

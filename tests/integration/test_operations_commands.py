@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from flowengine import Retry, attempt, event_facet, foreach, sleep, wait_for, workflow
 from flowengine.cli import main
-from flowengine.cli.operations import STATES, WAITS
+from flowengine.cli.run_filters import STATES, WAITS
 from flowengine.engine.waits_for import WaitKind
 from flowengine.store.run_lists import ALL_STATES
 from flowengine.testing import Flow, replay

@@ -122,7 +122,9 @@ def test_failed_runs_are_retried_by_a_filter(flow: Flow, command: Command) -> No
     failed = started(flow, "eva", "ada", fails="ship")
     (done,) = started(flow, "bob")
     words = ("retry", "--state", "failed", "--workflow", "order")
-    assert command(*words, "--dry-run").output == "2 runs match; a dry run changes nothing\n"
+    assert command(*words, "--dry-run").output.startswith(
+        "2 runs match; a dry run changes nothing\n"
+    )
     assert command(*words).output == "2 of 2 runs retried\n"
     settle(flow)
     assert {run.state for run in failed} == {RunState.COMPLETED}

@@ -44,7 +44,7 @@ def write_rows(name: str, source: str) -> str:
             return f"{text} FROM {source} WHERE t.id = g.id"
         case "payloads" | "agent_reports":
             return insert(name, source, skipped="run_id") + IGNORE
-        case "labels" | "logs":
+        case "labels" | "error_types" | "logs":
             return insert(name, source) + IGNORE
         case "references":
             return insert(name, source, {"to_run": "run_id"}, skipped="run_id") + IGNORE

@@ -85,6 +85,8 @@ _NUMBERED = {name: _update(name) if name in _KEYS else _insert(name) for name in
     "payloads": "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) "
     "VALUES (?2, ?3, ?4)",
     "labels": _insert("labels", " OR IGNORE"),
+    "error_types": "INSERT OR IGNORE INTO flowengine_label (run_id, name, value, created) "
+    "VALUES (?1, ?2, '', (SELECT r.created FROM flowengine_run r WHERE r.id = ?1))",
     "logs": _insert("logs", " OR IGNORE"),
     "references": "INSERT OR IGNORE INTO flowengine_reference (run_id, hash) VALUES (?2, ?3)",
 }
