@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 from flowengine.tasks.celery_tasks import WAKEUPS
@@ -23,7 +23,7 @@ _EXIT_SECONDS = 2.0
 
 def patch_celery() -> None:
     """Apply all patches. Idempotent."""
-    with suppress(ImportError):  # this installation cannot use Redis
+    if find_spec("redis") is not None:
         from kombu.transport import redis as transport
         from redis import exceptions
 

@@ -12,6 +12,7 @@ import functools
 import logging
 import struct
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 log = logging.getLogger("flowengine")
@@ -36,7 +37,7 @@ def guard_consumers() -> None:
     """Check every message of the workers of this process. Idempotent."""
     from celery.worker.consumer import Consumer
 
-    with suppress(ImportError):  # this installation cannot use Redis
+    if find_spec("redis") is not None:
         from kombu.transport import redis as transport
 
         _guard_envelopes(transport)

@@ -30,6 +30,7 @@ from flowengine.assembly.flower_pages import show_in_flower
 from flowengine.assembly.in_place import InPlaceLauncher
 from flowengine.assembly.launcher import EngineLauncher
 from flowengine.assembly.message_guard import guard_consumers
+from flowengine.assembly.missing_redis import name_missing_redis, refuse_missing_redis
 from flowengine.assembly.worker_log import show_steps_in_log
 from flowengine.assembly.worker_pool import takes_part
 from flowengine.assembly.worker_queues import WorkerQueues
@@ -65,6 +66,7 @@ class FlowEngine:
     """An engine whose workers are a Celery app's."""
 
     def __init__(self, app: Celery, *, settings: Settings | None = None) -> None:
+        name_missing_redis()
         self.app = app
         self._settings = settings
         # One boot per worker: pool children are forked from here and share it.
@@ -110,6 +112,7 @@ class FlowEngine:
     def _configure(self, sender: Celery, **_: Any) -> None:
         """Add the beat entry and the Celery tasks; settings of the app stay."""
         settings = self._settings or Settings.from_environment(configured=sender.conf)
+        refuse_missing_redis(sender)
         offer_scripts(settings)
         offer_commands(settings)
         show_steps_in_log(settings)
