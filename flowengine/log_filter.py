@@ -13,6 +13,8 @@ from typing import Any
 
 from flowengine.printable import printable
 
+#: An `extra` with the text of a traceback: of an exception that another process has raised.
+REMOTE_TRACEBACK = "remote_traceback"
 _MAX_TRACEBACK = 100_000  #: characters; the middle is cut
 _formatter = logging.Formatter()
 
@@ -46,8 +48,11 @@ class PrintableRecords(logging.Filter):
             record.args = tuple(map(_printable, args))
         elif isinstance(record.msg, str):
             record.msg = printable(record.msg, limit=self.limit)
-        if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
-            # Formatters use this text if it is set. Indented: a line of a message is no record.
+        # Formatters use this text if it is set. Indented: a line of a message is no record.
+        if REMOTE_TRACEBACK in vars(record):
+            remote = vars(record).pop(REMOTE_TRACEBACK)
+            record.exc_text = _indented(remote) if remote else None
+        elif record.exc_info and record.exc_info[0] is not None and not record.exc_text:
             record.exc_text = _indented(_formatter.formatException(record.exc_info))
         return True
 

@@ -206,8 +206,10 @@ class Settings:
     #: Whether outcomes of runs and steps are sent as Celery signals: flowengine.signals.
     outcome_signals: bool = False
     #: Outcomes that are delivered, separated by commas: run_completed, run_failed, run_cancelled,
-    #: step_failed, step_completed.
-    hook_events: str = "run_completed,run_failed,run_cancelled,step_failed"
+    #: step_failed, step_completed; run_alarm when an alarm begins, schedule_stopped.
+    hook_events: str = (
+        "run_completed,run_failed,run_cancelled,step_failed,run_alarm,schedule_stopped"
+    )
     #: Whether the feed of the events of all runs is kept, `engine.events(after=0)`; the same in
     #: every process.
     event_feed: bool = False
@@ -343,6 +345,7 @@ def _check_tenancy(tenant: str, tokens: str) -> None:
 
 HOOK_EVENTS = frozenset(
     {"run_completed", "run_failed", "run_cancelled", "step_failed", "step_completed"}
+    | {"run_alarm", "schedule_stopped"}
 )
 
 

@@ -29,10 +29,17 @@ run_cancelled = Signal(name="run_cancelled", providing_args=_ARGUMENTS)
 step_failed = Signal(name="step_failed", providing_args=_ARGUMENTS)
 #: Sent only if the setting `hook_events` names it.
 step_completed = Signal(name="step_completed", providing_args=_ARGUMENTS)
+#: An alarm of a run has begun: `outcome.error["message"]` has its text.
+run_alarm = Signal(name="run_alarm", providing_args=_ARGUMENTS)
+#: A schedule has stopped: `outcome.path` is its name, and `run_id` is empty.
+schedule_stopped = Signal(name="schedule_stopped", providing_args=_ARGUMENTS)
 
 _SIGNALS = {
     signal.name: signal
-    for signal in (run_completed, run_failed, run_cancelled, step_failed, step_completed)
+    for signal in (
+        *(run_completed, run_failed, run_cancelled, step_failed, step_completed),
+        *(run_alarm, schedule_stopped),
+    )
 }
 
 

@@ -29,7 +29,7 @@ from flowengine.authoring.function_decorators import (
 )
 from flowengine.authoring.function_facets import FunctionWorkflow
 from flowengine.authoring.locations import location_of, user_location
-from flowengine.authoring.options import Breaker, as_tuple, option_problems
+from flowengine.authoring.options import LOG_LEVELS, Breaker, as_tuple, option_problems
 from flowengine.authoring.registry import register_event_facet, register_workflow
 from flowengine.authoring.schedules import checked_schedules
 from flowengine.authoring.task_lists import TaskListSource, routed_list
@@ -50,7 +50,7 @@ _EXECUTION_OPTIONS = (
 )
 
 _OPTIONS: Mapping[FacetKind, Sequence[str]] = {
-    FacetKind.EVENT: _EXECUTION_OPTIONS,
+    FacetKind.EVENT: (*_EXECUTION_OPTIONS, "log_failures"),
     FacetKind.WORKFLOW: ("deadline", "schedule"),
 }
 
@@ -79,6 +79,7 @@ class EventFacetDecorator(_Decorator):
             event.is_final = non_retryable(fn)
         breaker = options.get("breaker")
         event.breaker = Breaker(breaker) if isinstance(breaker, str) else breaker
+        event.failure_level = LOG_LEVELS[options.get("log_failures", "warning")]
         register_event_facet(event)
         return event
 
@@ -128,6 +129,7 @@ def event_facet(
     rate: Rate | Sequence[Rate] | None = ...,
     cache: Cache | None = ...,
     effects: bool = ...,
+    log_failures: Literal["debug", "info", "warning", "error"] = ...,
     name: str | None = ...,
     aliases: Sequence[str] = ...,
 ) -> EventFacetDecorator: ...
@@ -140,7 +142,8 @@ def event_facet(fn: Any = None, /, **options: Any) -> Any:
     circuit `breaker` is open, tasks wait. A `limit` bounds how many tries with the same key run at
     a time, a `rate` how many begin in a period. With a `cache` a step whose key has a recent result
     completes with it. Code with ``effects=False`` may run again unnoticed: durable functions
-    record several of its calls together, and a quick tool of an agent needs no run. `name` and
+    record several of its calls together, and a quick tool of an agent needs no run. Failed tries
+    are logged at the level `log_failures`: "info" for code that fails every day. `name` and
     `aliases` keep stored runs working when code moves. Also accepts an existing Celery task.
     """
     decorator = EventFacetDecorator(options)
@@ -220,6 +223,9 @@ def _define(
         if name in running:
             running[name] = as_tuple(running[name])
     problems += option_problems(running)
+    if given.get("log_failures", "warning") not in (*LOG_LEVELS,):
+        levels = ", ".join(map(repr, LOG_LEVELS))
+        problems.append(f"log_failures={given['log_failures']!r} is none of {levels}")
     aliases = given.get("aliases", ())
     if isinstance(aliases, str) or not isinstance(aliases, Sequence):
         problems.append(f"aliases={aliases!r} is not a list of names")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -164,6 +165,7 @@ class EventFacet(Decorated[P, R]):
     #: Whether an error is not worth a retry; for a Celery task, the errors Celery would not retry.
     is_final: Callable[[BaseException], bool] = staticmethod(lambda problem: False)
     breaker: Breaker | None = None  #: as described by the decorator
+    failure_level = logging.WARNING  #: of the log lines of failed tries
     validates = True  #: its annotation validates the result
 
     @property

@@ -6,6 +6,7 @@ are already under way: thresholds describe the service, not the run.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,14 @@ from flowengine.program.option_checks import (
     limit_problems,
     retry_problems,
 )
+
+#: At which failed tries are logged. Not part of the program: a deploy changes it for all runs.
+LOG_LEVELS: Mapping[str, int] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 
 Failures = tuple[type[BaseException], ...]
 

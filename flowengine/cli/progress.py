@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
@@ -39,6 +42,28 @@ class _Bottom:
         for each in lines:
             yield from each
             yield Segment.line()
+
+
+#: Log lines about things that are part of the progress.
+_PRINTED = frozenset({"try_failed", "run_failed", "run_alarm"})
+
+
+@contextmanager
+def printed_failures() -> Iterator[None]:
+    """Leave failures and alarms of runs to the progress that is printed.
+
+    Without logging configured, Python would write their log lines between those of the progress.
+    """
+    log = logging.getLogger("flowengine")
+
+    def is_logged(record: logging.LogRecord) -> bool:
+        return log.hasHandlers() or getattr(record, "action", "") not in _PRINTED
+
+    log.addFilter(is_logged)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_logged)
 
 
 def watch(

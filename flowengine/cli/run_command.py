@@ -12,7 +12,7 @@ import click
 from flowengine.assembly import FlowEngine, default_engine
 from flowengine.cli import configuration
 from flowengine.cli.database import starting_engine
-from flowengine.cli.progress import watch
+from flowengine.cli.progress import printed_failures, watch
 from flowengine.cli.streams import json_of
 from flowengine.cli.targets import load_modules, prepare, prepare_named
 from flowengine.cli.terminal import SafeConsole, console, line
@@ -26,6 +26,7 @@ from flowengine.store import Store
 from flowengine.store.database import system_clock
 
 
+@printed_failures()
 def run(
     targets: Sequence[str],
     workflow: str | None,
@@ -86,6 +87,7 @@ def start(
         click.echo(prepared.start(engine, **options))
 
 
+@printed_failures()
 def resume(modules: Sequence[str], *, as_json: bool) -> None:
     settings = _settings()
     load_modules(modules)

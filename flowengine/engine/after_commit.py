@@ -13,7 +13,9 @@ from contextlib import contextmanager, suppress
 
 from flowengine.dispatch import Notifier
 from flowengine.engine.admission import Admissions
+from flowengine.engine.alarms import Alarms
 from flowengine.engine.committer import Committer, NewFact
+from flowengine.engine.failure_log import FailureLog
 from flowengine.engine.pollers import DueCounts
 from flowengine.engine.singletons import Singletons
 from flowengine.engine.staging import CommitEffects, ContinuationPolicy
@@ -21,6 +23,7 @@ from flowengine.errors import UnknownRun
 from flowengine.evaluator import TaskDefinition
 from flowengine.program.limits import clipped
 from flowengine.secret_keys import without_secrets
+from flowengine.settings import Settings
 from flowengine.store import Store
 from flowengine.store.failures import is_unavailable
 from flowengine.store.protocol import CompletionListener
@@ -126,13 +129,14 @@ class AfterCommit:
         completions: RunCompletions,
         admissions: Admissions,
         singletons: Singletons,
-        *,
-        max_log_length: int,
-        time_slice: float,
+        alarms: Alarms,
+        settings: Settings,
     ) -> None:
         self._committer, self._notifier, self._completions = committer, notifier, completions
         self._admissions, self._singletons = admissions, singletons
-        self._max_log_length, self._time_slice = max_log_length, time_slice
+        self._alarms, self._failures = alarms, FailureLog(settings)
+        self._max_log_length = settings.max_log_length
+        self._time_slice = settings.worker_time_slice
         #: Lets an agent take in its messages; set by the layer of agents.
         self.wake_agent: WakeAgent = lambda project, agent, continuation: []
 
@@ -181,7 +185,7 @@ class AfterCommit:
             for effects in commits:
                 continued += effects.continued
                 due.add(effects.due, effects.notified)
-                self._announce(effects)
+                self.announce(effects)
             if due:
                 self._notifier.notify(due)
             drained = [
@@ -276,7 +280,7 @@ class AfterCommit:
             continued += effects.continued
             if effects.due:
                 self._notifier.notify(DueCounts().add(effects.due, effects.notified))
-            self._announce(effects)
+            self.announce(effects)
         if total.groups:
             self._notifier.dispatch_groups(total.run_id, total.groups.values())
         total.has_more = effects.has_more
@@ -299,9 +303,16 @@ class AfterCommit:
             run_id = effects.run_id  # of which reports are left
         return None if run_id is None or self._notifier.evaluate(run_id) else run_id
 
-    def _announce(self, effects: CommitEffects) -> None:
+    def announce(self, effects: CommitEffects) -> None:
+        """Log what a commit has brought about, and complete the callers that wait for it."""
         for path, params in effects.log_lines:
             line = clipped(f"{path}: {without_secrets(params)}", self._max_log_length)
             log.info("%s", line, extra={"action": "sys.log", "run": effects.run_id})
+        for failed in effects.failed_tries:
+            self._failures.try_failed(failed)
+        if effects.failed is not None:
+            self._failures.run_failed(effects.failed)
         if effects.has_ended:
             self._completions.announce(effects.run_id)
+        if effects.alarm is not None:
+            self._alarms.tell(effects.run_id, *effects.alarm)

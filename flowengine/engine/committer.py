@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from flowengine.engine import locked_commit, staging
 from flowengine.engine.failed_evaluations import FailedEvaluations
+from flowengine.engine.failure_log import FailedTry, failed_ahead, failed_tries
 from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.intents import apply_intents
 from flowengine.engine.program_cache import PreparedProgram, ProgramCache
@@ -167,6 +168,7 @@ class Committer:
             decisions = self._decide(session, triggers, now)
             for run_id, decision in decisions.items():
                 effects[run_id] = staged = staging.stage(decision, rows, now, continuation)
+                staged.failed_tries = failed_tries(by_run[run_id])
                 for report in by_run[run_id]:
                     rows.add_report(report.task, report.outcome, now)
                     if report.log:
@@ -181,7 +183,9 @@ class Committer:
         for run_id in found:
             self.cache.keep(decisions[run_id].run)
             self._failures.forget(run_id)
-            settled += [(run_id, key) for key in decisions[run_id].changes.ran_ahead]
+            if ran := decisions[run_id].changes.ran_ahead:
+                settled += [(run_id, key) for key in ran]
+                found[run_id].failed_tries += _failed_ahead(decisions[run_id])
         in_place = [one.run_id for one in ahead if one.trigger is None]
         settled += [(run_id, "") for run_id in in_place if run_id in found]
         if joined is not None and found:
@@ -330,3 +334,15 @@ class Committer:
         """Return the next run of a tenant whose follow-ups wait for its share of evaluation."""
         with self._database.read() as session:
             return session.inbox.next_waiting(tenant, after)
+
+
+def _failed_ahead(decision: Decision) -> list[FailedTry]:
+    """Return the ends of functions that ran ahead, and that this decision has taken in."""
+    steps, ran = decision.run.snapshot.steps, set(decision.changes.ran_ahead)
+    return [
+        failed
+        for trigger in decision.triggers
+        if isinstance(trigger, RanAhead) and trigger.step_key in ran
+        if (function := steps.get(trigger.step_key)) is not None
+        for failed in failed_ahead(decision.view.id, function, trigger)
+    ]

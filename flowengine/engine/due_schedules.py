@@ -20,6 +20,7 @@ from flowengine.scheduling.states import ScheduleSignal, next_schedule_state
 from flowengine.settings import Settings
 from flowengine.store import Store
 from flowengine.store.failures import is_unavailable
+from flowengine.store.outbox import SCHEDULE_STOPPED, id_of_schedule
 from flowengine.store.schedules import ScheduleRecord
 
 log = logging.getLogger("flowengine")
@@ -143,6 +144,10 @@ class DueSchedules:
             state = next_schedule_state(record.state, ScheduleSignal.STOP)
             stopped = record._replace(state=state, due=None, error=error, updated=session.now())
             session.schedules.move(record, stopped)
+            rule = self._database.outbox_rule
+            if rule is not None and "schedule_stopped" in rule.events:
+                own = [id_of_schedule(tenant, name)]
+                session.outbox.add_notices(own, SCHEDULE_STOPPED, rule.sinks, session.now())
         log.error(
             "schedule %s has stopped: %s; correct it, then `flowengine schedules resume %s`",
             name,

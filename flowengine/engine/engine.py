@@ -18,6 +18,7 @@ from flowengine.authoring import IfFailed, IfRunning
 from flowengine.dispatch import Notifier, NullNotifier
 from flowengine.engine.admission import Admissions
 from flowengine.engine.after_commit import AfterCommit, RunCompletions
+from flowengine.engine.alarms import Alarms
 from flowengine.engine.answers import Answers
 from flowengine.engine.bulk_actions import BulkActions
 from flowengine.engine.catalogue import Catalogue
@@ -91,7 +92,9 @@ class Engine:
         codec.use_payload_codec(codec_of(self.settings))
         self.programs = ProgramCache(database, self.settings)
         self.completions = RunCompletions(database)
-        self.failed_evaluations = FailedEvaluations(database, self.settings.max_failed_evaluations)
+        self.alarms = Alarms(database)
+        most = self.settings.max_failed_evaluations
+        self.failed_evaluations = FailedEvaluations(self.alarms, most)
         self.committer = committer = Committer(
             database,
             self.programs,
@@ -106,8 +109,8 @@ class Engine:
             self.completions,
             Admissions(database),
             self.singletons,
-            max_log_length=self.settings.max_log_length,
-            time_slice=self.settings.worker_time_slice,
+            self.alarms,
+            self.settings,
         )
         self.attached: dict[str, object] = {}  #: parts of layers above, by name
         #: Jobs of layers above that are part of each pass of recovery, by name.

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from flowengine.engine.alarms import Alarms
 from flowengine.errors import ActionRefused, UnknownRun
 from flowengine.program.limits import clipped
-from flowengine.store import Store
 from flowengine.store.failures import is_unavailable
 
 log = logging.getLogger("flowengine")
@@ -44,9 +44,9 @@ class FailedEvaluations:
     """Shared by all threads of a process."""
 
     def __init__(
-        self, database: Store, most: int, clock: Callable[[], float] = time.monotonic
+        self, alarms: Alarms, most: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._database, self._most, self._clock = database, most, clock
+        self._alarms, self._most, self._clock = alarms, most, clock
         self._runs: OrderedDict[str, _Failures] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -90,7 +90,6 @@ class FailedEvaluations:
     def _raise_alarm(self, run_id: str, problem: Exception) -> None:
         what = clipped(f"{type(problem).__name__}: {problem}", 500)
         try:
-            with self._database.write() as session:
-                session.recovery.set_alarms({run_id: f"{UNEVALUATED} {what}; {_CURE}"})
+            self._alarms.begin(UNEVALUATED, {run_id: f"{UNEVALUATED} {what}; {_CURE}"})
         except Exception as worse:  # the next failure sets it
             log.debug("the alarm of run %s was not set: %s", run_id, worse)

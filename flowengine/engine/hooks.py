@@ -1,8 +1,9 @@
 """Hooks: deliver the outcomes of runs and steps, at least once and in order for each run.
 
 A commit with an outcome writes a row into the outbox, in the same transaction, if a sink is
-configured. One process at a time delivers; what it sends is read from the history. A delivery that
-fails is repeated with growing pauses, and those behind it of the same run wait.
+configured. So do the begin of an alarm, and a schedule that stops. One process at a time delivers;
+what it sends is read from the history. A delivery that fails is repeated with growing pauses, and
+those behind it of the same run wait.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from flowengine.errors import UnknownRun
 from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import RunState, StepState
 from flowengine.program.addresses import RowKind
+from flowengine.scheduling.states import ScheduleState
 from flowengine.secret_keys import without_secrets
 from flowengine.settings import Settings
 from flowengine.store import Session, Store
 from flowengine.store.commits import OutboxRule
-from flowengine.store.outbox import Entry
+from flowengine.store.outbox import RUN_ALARM, SCHEDULE_STOPPED, Entry, id_of_schedule
 from flowengine.store.shown_values import readable
 
 log = logging.getLogger("flowengine")
@@ -51,18 +53,21 @@ _STEP_EVENTS = {StepState.ERROR: "step_failed", StepState.COMPLETE: "step_comple
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of a run, or of a step."""
+    """The end of a run or of a step; or a thing that somebody should look at."""
 
-    event: str  #: run_completed, run_failed, run_cancelled, step_failed or step_completed
-    path: str  #: of the step; of a run the workflow's name
-    error: Mapping[str, Any] | None = None  #: type, message and path of a failure
+    #: run_completed, run_failed, run_cancelled, step_failed or step_completed; run_alarm or
+    #: schedule_stopped
+    event: str
+    path: str  #: of the step; of a run the workflow's name; the name of the schedule
+    error: Mapping[str, Any] | None = None  #: type, message and path of a failure or an alarm
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The outcomes of one commit."""
+    """The outcomes of one commit, or a notice."""
 
-    run_id: str
+    id: str  #: the same for each try of the delivery: a receiver can drop what it has seen
+    run_id: str  #: empty: of a schedule
     revision: int
     at: int
     workflow: str
@@ -71,11 +76,6 @@ class Delivery:
     key: str | None
     labels: Mapping[str, str] = field(default_factory=dict)
     outcomes: Sequence[Outcome] = ()
-
-    @property
-    def id(self) -> str:
-        """The same for each try of the delivery: a receiver can drop what it has seen."""
-        return f"{self.run_id}-{self.revision}"
 
 
 Sink = Callable[[Delivery], None]  #: raises if the delivery has failed
@@ -199,8 +199,8 @@ class Hooks:
             session.outbox.postpone(entry, due, f"{type(problem).__name__}: {problem}"[:_MAX_ERROR])
         log.log(
             logging.ERROR if has_ended else logging.WARNING if tries > _USUAL else logging.INFO,
-            "delivery %s-%d to the %s failed (try %d): %s; %s",
-            *(entry.run_id, entry.revision, entry.sink, tries, problem),
+            "delivery %s to the %s failed (try %d): %s; %s",
+            *(_id_of(entry), entry.sink, tries, problem),
             "it is given up, see `flowengine doctor`"
             if has_ended
             else f"it is tried again in {pause / 1000:g} s",
@@ -208,28 +208,73 @@ class Hooks:
         )
 
     def _read(self, session: Session, entry: Entry) -> Delivery | None:
-        """Read the outcomes of a commit from the history; None if the run was removed."""
+        """Read the outcomes of a commit from the history; None if there is nothing to tell.
+
+        The run was removed, its alarm is gone, or the schedule goes on.
+        """
+        if entry.revision == SCHEDULE_STOPPED:
+            return _stopped_schedule(session, entry)
         try:
             run = run_info(session, entry.run_id)
         except UnknownRun:
             return None
+        if entry.revision == RUN_ALARM:
+            return _alarm(run, entry)
         found = entries(session, entry.run_id, entry.revision - 1, 1)
         if not found or found[0].revision != entry.revision:
             return None
         rule = outbox_rule(self._settings)
         wanted = rule.events if rule else frozenset()
         outcomes = [one for one in _outcomes(session, run, found[0]) if one.event in wanted]
-        return Delivery(
-            run_id=run.id,
-            revision=entry.revision,
-            at=found[0].at,
-            workflow=run.workflow,
-            state=found[0].state,
-            tenant=run.tenant,
-            key=run.key,
-            labels=run.labels,
-            outcomes=outcomes,
-        )
+        state, at = found[0].state, found[0].at
+        return _of_run(run, entry, outcomes, revision=entry.revision, at=at, state=state)
+
+
+def _id_of(entry: Entry) -> str:
+    # A notice may begin anew while its run stays at the same revision.
+    return f"{entry.run_id}-{entry.revision if entry.revision > 0 else entry.created}"
+
+
+def _of_run(run: RunInfo, entry: Entry, outcomes: Sequence[Outcome], **when: Any) -> Delivery:
+    return Delivery(
+        id=_id_of(entry),
+        run_id=run.id,
+        workflow=run.workflow,
+        tenant=run.tenant,
+        key=run.key,
+        labels=run.labels,
+        outcomes=outcomes,
+        **when,
+    )
+
+
+def _alarm(run: RunInfo, entry: Entry) -> Delivery | None:
+    if run.alarm is None or run.is_final:
+        return None
+    error = {"type": "Alarm", "message": run.alarm, "path": run.workflow}
+    outcome = Outcome("run_alarm", run.workflow, error)
+    when = {"revision": run.revision, "at": entry.created, "state": run.state}
+    return _of_run(run, entry, [outcome], **when)
+
+
+def _stopped_schedule(session: Session, entry: Entry) -> Delivery | None:
+    for record in session.schedules.in_state(ScheduleState.STOPPED):
+        if id_of_schedule(record.tenant, record.name) == entry.run_id:
+            break
+    else:
+        return None
+    error = {"type": "ScheduleStopped", "message": record.error or "", "path": record.name}
+    return Delivery(
+        id=_id_of(entry),
+        run_id="",
+        revision=0,
+        at=record.updated,
+        workflow=record.workflow,
+        state=record.state,
+        tenant=record.tenant,
+        key=None,
+        outcomes=[Outcome("schedule_stopped", record.name, error)],
+    )
 
 
 def _outcomes(session: Session, run: RunInfo, entry: HistoryEntry) -> list[Outcome]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowengine.engine import staging
+from flowengine.engine.failure_log import failed_tries
 from flowengine.engine.singletons import check_reopening
 from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPolicy, Decision
 from flowengine.evaluator import Missing, Step, cancellation, lacking
@@ -90,6 +91,7 @@ def consume_inbox(
     effects.has_more = _MAX_TRIGGERS in (len(reported), len(facts))
     for report, _ in reported:
         effects.add_freed(report.task.limits)
+    effects.failed_tries = failed_tries(report for report, _ in reported)
     inbox: deque[_InboxEntry] = deque((report, report.task.uuid, "") for report, _ in reported)
     inbox += [(_FACTS[kind](body), "", fact_id) for fact_id, kind, body in facts]
     if not inbox:

@@ -347,10 +347,8 @@ def alarm_unserved_tasks(engine: Engine, alive: Sequence[ServerDefinition] | Non
         pending = session.recovery.pending_names()
         old = session.recovery.alarms(liveness.UNSERVED)
         if not pending and not old:
+            engine.alarms.keep(liveness.UNSERVED, old, {})
             return
         alive = session.servers.alive() if alive is None else alive
     new = liveness.unserved_alarms(alive, pending)
-    if new != old:
-        removed: dict[str, str | None] = dict.fromkeys(old.keys() - new.keys())
-        with engine.database.write() as session:
-            session.recovery.set_alarms(removed | new)
+    engine.alarms.keep(liveness.UNSERVED, old, new)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from flowengine.dispatch.notifier import Group
 from flowengine.engine import history
 from flowengine.engine.failed_evaluations import UNEVALUATED
+from flowengine.engine.failure_log import FailedRun, FailedTry, failed_run
 from flowengine.evaluator import (
     IterationChanges,
     Missing,
@@ -105,6 +106,9 @@ class CommitEffects:
         self.agents: list[AgentKey] = []  #: that have got a message
         self.waiting: dict[str, str] = {}  #: queues of new tasks, and their limits
         self.freed: set[str] = set()  #: keys of limits and rates of ended tasks
+        self.failed: FailedRun | None = None  #: the run has ended so
+        self.failed_tries: list[FailedTry] = []  #: that no worker has logged
+        self.alarm: tuple[str, str] | None = None  #: that the evaluator has set, with the workflow
         self.started: CachedRun | None = None  #: the new run, as it is after its first commit
 
     def include(self, later: CommitEffects) -> None:
@@ -131,6 +135,9 @@ class CommitEffects:
         self.agents += later.agents
         self.waiting |= later.waiting
         self.freed |= later.freed
+        self.failed = later.failed or self.failed
+        self.failed_tries += later.failed_tries
+        self.alarm = later.alarm or self.alarm
 
     def add_freed(self, limits: str | None) -> None:
         """Note that a task with these keys has ended."""
@@ -293,6 +300,10 @@ def stage(
         if step.object_type == ObjectType.LOG and step.is_final:
             effects.log_lines.append((step.path, step.params))
     effects.has_ended = view.state in RunState.FINAL  # anew: a final run is written by a retry
+    if effects.has_ended:
+        effects.failed = failed_run(view)
+    elif view.alarm is not None and view.alarm != before.alarm:
+        effects.alarm = (view.workflow, view.alarm)
     if rows.rule is not None and history.has_outcome(entry, rows.rule.events, effects.has_ended):
         rows.add_outcomes(view.id, run.head.revision, now)
     if effects.has_ended and view.singleton is not None:

@@ -260,6 +260,8 @@ class Starter:
             due.add({group.task_list: len(group.task_ids)})
         if due or effects.waiting:
             transaction.after_commit(lambda: self._wake(due, effects.waiting))
+        if effects.failed is not None:
+            transaction.after_commit(lambda: self._after_commit.announce(effects))
         if request.runs is not None:
             transaction.after_commit(lambda: self._begin_queued([request]))
         return effects.run_id

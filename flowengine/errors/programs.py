@@ -129,6 +129,22 @@ def _names(problems: list[str]) -> str:
     return f"{', '.join(dict.fromkeys(names)) or 'its arguments'} cannot be accepted"
 
 
+#: Types of stored errors whose messages name values, after a subject or anywhere.
+_WITH_PROBLEMS = frozenset({"DoesNotFit", "InvalidInputs", "TypeMismatch"})
+_QUOTING = frozenset(
+    {"EvaluationError", "InvalidWait", "NoCaseMatches", "InvalidCacheKey", "InvalidLimitKey"}
+)
+
+
+def message_without_values(kind: str, message: str) -> str:
+    """The message of a stored error for logs; empty if it may quote a value anywhere."""
+    if kind in _WITH_PROBLEMS:
+        subject, _, problems = message.partition(": ")
+        # Of the first problem alone: a value may look like another one.
+        return f"{subject}: {_names([problems])}" if problems else ""
+    return "" if kind in _QUOTING else message
+
+
 class AuthoringError(FlowengineError):
     """A decorated function cannot become a program."""
 

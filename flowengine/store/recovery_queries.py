@@ -135,6 +135,11 @@ _ALARMS = statement(
 _SET_ALARM = statement(
     "UPDATE flowengine_run SET alarm = :text WHERE id = :run AND finished IS NULL"
 )
+_BEGIN_ALARM = statement(
+    "UPDATE flowengine_run SET alarm = :text WHERE id IN :ids AND finished IS NULL "
+    "AND (alarm IS NULL OR alarm NOT LIKE :beginning) RETURNING id, workflow",
+    "ids",
+)
 # No wake-up was sent for a retry: it was not due when it was committed.
 _DUE_RETRIES = statement(
     f"UPDATE flowengine_task SET published = :now WHERE {TASK_IS_RETRY} AND due <= :now "
@@ -278,6 +283,16 @@ class RecoveryQueries(Part):
         """Return the alarms of running runs that begin with this text."""
         rows = self._session.execute(_ALARMS, {"beginning": f"{beginning}%"})
         return {run_id: alarm for run_id, alarm in rows}  # noqa: C416 - rows are not tuples
+
+    def begin_alarms(
+        self, text: str, run_ids: Sequence[str], beginning: str
+    ) -> list[tuple[str, str]]:
+        """Set an alarm on the open runs that have none with this beginning.
+
+        Returns their ids and workflows: of several processes that set it, one finds the run.
+        """
+        rows = self._in_portions(_BEGIN_ALARM, run_ids, text=text, beginning=f"{beginning}%")
+        return [(row.id, row.workflow) for row in rows]
 
     def set_alarms(self, alarms: Mapping[str, str | None]) -> None:
         """Set the alarms of these runs; None clears one."""

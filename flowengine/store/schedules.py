@@ -65,6 +65,7 @@ _MOVE = (
     "WHERE tenant = %s AND name = %s AND due = %s RETURNING name"
 )
 _LIST = f"{_SELECT} WHERE tenant = %s AND name > %s ORDER BY name LIMIT %s"
+_IN_STATE = f"{_SELECT} WHERE state = %s ORDER BY tenant, name"
 _NAMES = "SELECT name FROM flowengine_schedule WHERE tenant = %s ORDER BY name LIMIT %s"
 _REMOVE = "DELETE FROM flowengine_schedule WHERE tenant = %s AND name = %s RETURNING name"
 _TICK_COLUMNS = ", ".join(TickRecord._fields)
@@ -130,6 +131,10 @@ class Schedules(Part):
     def page(self, tenant: str, after: str, most: int) -> list[ScheduleRecord]:
         rows = self._session.rows(_LIST, (tenant, after, most))
         return [ScheduleRecord(*row) for row in rows]
+
+    def in_state(self, state: str) -> list[ScheduleRecord]:
+        """Return the schedules of all tenants in a state."""
+        return [ScheduleRecord(*row) for row in self._session.rows(_IN_STATE, (state,))]
 
     def of_source(
         self, source: str, workflows: Sequence[str] | None = None

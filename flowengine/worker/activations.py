@@ -213,8 +213,7 @@ class Activations:
             extra={"action": "function_diverged", "run": task.workflow_id, "facet": task.name},
         )
         text = clipped(f"{DIVERGED} {problem}", _LONGEST_ALARM)
-        with self._engine.database.write() as session:
-            session.recovery.set_alarms({task.workflow_id: text})
+        self._engine.alarms.begin(DIVERGED, {task.workflow_id: text})
         return None
 
     def _warn(self, kept: KeptFunction, warning: DifferentArguments) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
 from flowengine.engine import Engine
+from flowengine.engine.failure_log import FailureLog, level_of
 from flowengine.errors import FlowengineError, ModelOverloaded, ModelRateLimited, RetryAfter
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.events import RETRY_AFTER
 from flowengine.evaluator.triggers import Failed
+from flowengine.log_filter import REMOTE_TRACEBACK
 from flowengine.program.limits import clipped
 
 log = logging.getLogger("flowengine")
@@ -33,25 +36,66 @@ def ends_thread(problem: BaseException) -> bool:
 
 def failed(engine: Engine, task: TaskDefinition, problem: BaseException, *, retry: bool) -> Failed:
     """Return the failure of a try, and log it; with `retry`, its policy decides what follows."""
-    error = _error(problem, engine.settings.max_error_length)
-    log.info(
-        "%s failed: %s: %s",
-        task.step_path,
-        error["type"],
-        problem.without_values() if isinstance(problem, FlowengineError) else error["message"],
-        extra={"action": "try_failed", "run": task.workflow_id, "facet": task.name},
-    )
+    frames = _frames(problem)
+    error = _error(problem, frames, engine.settings.max_error_length)
+    _log(FailureLog(engine.settings), task, problem, frames, error)
     return Failed(error, retry=retry)
+
+
+def _log(
+    failures: FailureLog,
+    task: TaskDefinition,
+    problem: BaseException,
+    frames: TracebackType | None,
+    error: dict[str, Any],
+) -> None:
+    """Log the failure of a try with its exception; without values, which some messages have."""
+    level = level_of(task.name)
+    if not log.isEnabledFor(level):
+        return
+    about: dict[str, Any] = {"action": "try_failed", "run": task.workflow_id}
+    about |= {"path": task.step_path, "facet": task.name, "try_number": task.try_number}
+    text, raised = failures.described(error), None
+    if failures.is_sealed or any(map(_has_values, _chain(problem))):
+        about[REMOTE_TRACEBACK] = failures.places(error)
+    else:
+        raised = (type(problem), problem, frames)
+    where = (task.try_number, task.step_path, task.workflow_id)
+    log.log(level, "try %d of %s of run %s failed: %s", *where, text, exc_info=raised, extra=about)
+
+
+def _has_values(problem: BaseException) -> bool:
+    """Whether the message of an exception has values that its text for logs leaves out."""
+    return isinstance(problem, FlowengineError) and problem.without_values() != str(problem)
+
+
+def _chain(problem: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and those that its traceback shows with it."""
+    seen: set[int] = set()
+    waiting = [problem]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        waiting += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
 
 
 _MAX_CAUSES = 10  #: types of other errors behind an error
 _ROOTS = (BaseException, object)  #: bases of every error: no handler is for them
 
 
-def _error(problem: BaseException, most: int) -> dict[str, Any]:
+def _frames(problem: BaseException) -> TracebackType | None:
     frames = _user_frames(problem.__traceback__)
     if frames is None and not isinstance(problem, FlowengineError):
-        frames = problem.__traceback__  # a defect of this package, and not raised on purpose
+        return problem.__traceback__  # a defect of this package, and not raised on purpose
+    return frames
+
+
+def _error(problem: BaseException, frames: TracebackType | None, most: int) -> dict[str, Any]:
     kept = traceback.format_exception(type(problem), problem, frames)
     try:
         message = str(problem)

@@ -12,9 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
-from flowengine import attempt, event_facet, foreach, signals, webhooks, workflow
+from flowengine import Schedule, attempt, event_facet, foreach, signals, webhooks, workflow
+from flowengine.engine import Run
 from flowengine.engine.hooks import SIGNALS, Hooks, pause_before
+from flowengine.engine.recovery import alarm_unserved_tasks
 from flowengine.errors import InvalidSetting
 from flowengine.settings import Settings
 from flowengine.testing import Flow
@@ -277,7 +280,147 @@ def test_the_events_of_the_setting_are_delivered(database_url: str, receiver: Re
     assert len([path for path in paths if path.endswith(".work")]) == 2
 
 
+# --- alarms, and schedules that stop ---
+
+
+def alarmed(flow: Flow) -> Run[Any]:
+    """Start a run that waits for a worker, which it does not get."""
+    run = one.start(1)
+    alarm_unserved_tasks(flow.engine, [])
+    assert run.info().alarm
+    return run
+
+
+def warnings(caplog: pytest.LogCaptureFixture, action: str) -> list[str]:
+    found = [each for each in caplog.records if getattr(each, "action", "") == action]
+    assert {each.levelname for each in found} <= {"WARNING"}
+    return [each.getMessage() for each in found]
+
+
+def test_an_alarm_is_told_once_when_it_begins_however_many_passes_find_it(
+    database_url: str, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hooked(database_url, receiver.url) as flow:
+        run = alarmed(flow)
+        for _ in range(3):
+            alarm_unserved_tasks(flow.engine, [])
+            delivered(flow)
+        (body,) = receiver.bodies
+        assert (body["run_id"], body["state"]) == (run.id, "RUNNING")
+        assert (body["workflow"], body["revision"]) == ("hooks.one", run.info().revision)
+        (outcome,) = body["outcomes"]
+        assert (outcome["event"], outcome["path"]) == ("run_alarm", "hooks.one")
+        assert outcome["error"]["message"] == run.info().alarm
+        (line,) = warnings(caplog, "run_alarm")
+        assert line == f"alarm of run {run.id} (hooks.one): {run.info().alarm}"
+
+
+def test_an_alarm_that_begins_anew_is_told_again_with_another_id(
+    database_url: str, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hooked(database_url, receiver.url) as flow:
+        run = alarmed(flow)
+        delivered(flow)
+        flow.worker("w1")  # it has the code
+        alarm_unserved_tasks(flow.engine)
+        assert run.info().alarm is None
+        flow.clock.advance(minutes=1)
+        alarm_unserved_tasks(flow.engine, [])
+        delivered(flow)
+        assert receiver.events() == ["run_alarm", "run_alarm"]
+        assert len({body["id"] for body in receiver.bodies}) == 2
+        assert len(warnings(caplog, "run_alarm")) == 2
+
+
+def test_a_commit_that_removes_a_standing_alarm_does_not_let_it_begin_anew(
+    database_url: str, receiver: Receiver
+) -> None:
+    with hooked(database_url, receiver.url) as flow:
+        run = alarmed(flow)
+        with flow.database.write() as session:  # as a commit of a process whose cache is stale
+            session.recovery.set_alarms({run.id: None})
+        alarm_unserved_tasks(flow.engine, [])
+        assert run.info().alarm
+        delivered(flow)
+    assert receiver.events() == ["run_alarm"]
+
+
+def test_an_alarm_that_is_gone_before_it_was_delivered_is_not_told(
+    database_url: str, receiver: Receiver
+) -> None:
+    with hooked(database_url, receiver.url) as flow:
+        alarmed(flow)
+        flow.settle()
+        delivered(flow)
+    assert receiver.events() == ["run_completed"]
+
+
+def test_alarms_of_many_runs_with_one_cause_are_one_line(
+    database_url: str, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hooked(database_url, receiver.url) as flow:
+        runs = [one.start(n) for n in range(5)]
+        alarm_unserved_tasks(flow.engine, [])
+        delivered(flow)
+    assert {body["run_id"] for body in receiver.bodies} == {run.id for run in runs}
+    (line,) = warnings(caplog, "run_alarm")
+    assert " and 2 more runs: waits for a worker" in line
+
+
+def test_without_the_event_in_the_setting_an_alarm_is_in_the_log_alone(
+    database_url: str, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    with hooked(database_url, receiver.url, hook_events="run_failed") as flow:
+        alarmed(flow)
+        assert "outbox" not in rows(flow.engine)
+    assert len(warnings(caplog, "run_alarm")) == 1
+
+
+def stop_schedule(flow: Flow) -> None:
+    schedule = Schedule(every="1m", name="nightly", inputs={"n": 1})
+    flow.engine.schedules.put(one.program(), one.name, schedule)
+    with flow.database.write() as session:
+        session.execute(text("UPDATE flowengine_schedule SET definition = 'no json'"))
+    flow.clock.advance(minutes=1)
+    flow.engine.schedules.take_due()
+
+
+def test_a_schedule_that_stops_is_told_once(database_url: str, receiver: Receiver) -> None:
+    with hooked(database_url, receiver.url) as flow:
+        stop_schedule(flow)
+        flow.engine.schedules.take_due()
+        delivered(flow)
+        (body,) = receiver.bodies
+        assert (body["workflow"], body["state"], body["run_id"]) == ("hooks.one", "stopped", "")
+        (outcome,) = body["outcomes"]
+        assert (outcome["event"], outcome["path"]) == ("schedule_stopped", "nightly")
+        assert outcome["error"]["message"] == flow.engine.schedules.get("nightly").error
+        assert flow.engine.doctor() == []
+
+
 # --- signals ---
+
+
+def test_alarms_and_stopped_schedules_are_signals(database_url: str) -> None:
+    seen: list[tuple[str, str, str]] = []
+
+    def note(sender: str, run_id: str, outcome: Any, **_: Any) -> None:
+        seen.append((sender, outcome.event, run_id))
+
+    told = (signals.run_alarm, signals.schedule_stopped)
+    for signal in told:
+        signal.connect(note)
+    try:
+        with Flow(store_url=database_url, settings=Settings(outcome_signals=True)) as flow:
+            flow.engine.hooks.add_sink(SIGNALS, signals.send_signals)
+            run = alarmed(flow)
+            delivered(flow)
+            stop_schedule(flow)
+            delivered(flow)
+    finally:
+        for signal in told:
+            signal.disconnect(note)
+    assert seen == [("hooks.one", "run_alarm", run.id), ("hooks.one", "schedule_stopped", "")]
 
 
 def test_signals_are_sent_in_order_and_again_after_an_exception(database_url: str) -> None:
@@ -335,7 +478,7 @@ def test_pauses_grow_to_an_hour() -> None:
         ({"FLOWENGINE_WEBHOOK_URL": "ftp://x"}, "begins with https:// or http://"),
         ({"FLOWENGINE_WEBHOOK_URL": "https://x"}, "requests of the webhook are signed"),
         ({"FLOWENGINE_WEBHOOK_KEYS": "short"}, "at least 32 characters"),
-        ({"FLOWENGINE_HOOK_EVENTS": "run_ended"}, "a list of run_cancelled, run_completed"),
+        ({"FLOWENGINE_HOOK_EVENTS": "run_ended"}, "a list of run_alarm, run_cancelled"),
     ],
 )
 def test_a_wrong_setting_is_refused(environment: dict[str, str], message: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from flowengine.errors import ModelOverloaded, ModelRateLimited, RetryAfter
+from flowengine.errors import DoesNotFit, ModelOverloaded, ModelRateLimited, RetryAfter
+from flowengine.settings import Settings
 from flowengine.worker.try_errors import ends_thread, failed
 from tests.unit.worker.claims import task
 
@@ -29,8 +31,8 @@ class Interrupted(Exception):
 Interrupted.__name__ = "KeyboardInterrupt"
 
 
-def stored(problem: BaseException, most: int = 1000) -> dict[str, Any]:
-    engine: Any = SimpleNamespace(settings=SimpleNamespace(max_error_length=most))
+def stored(problem: BaseException, most: int = 1000, **settings: Any) -> dict[str, Any]:
+    engine: Any = SimpleNamespace(settings=Settings(max_error_length=most, **settings))
     return dict(failed(engine, task(step_path="flow.a"), problem, retry=True).error)
 
 
@@ -123,9 +125,48 @@ def test_the_frames_of_this_package_are_cut_off_the_beginning() -> None:
     assert "in call" not in shown
 
 
-def test_a_failed_try_is_logged_once_with_its_step(caplog: pytest.LogCaptureFixture) -> None:
+def logged(caplog: pytest.LogCaptureFixture, problem: BaseException, **settings: Any) -> str:
+    caplog.clear()
     with caplog.at_level(logging.INFO, "flowengine"):
-        stored(ValueError("bad"))
+        stored(problem, **settings)
     (record,) = caplog.records
-    assert record.getMessage() == "flow.a failed: ValueError: bad"
-    assert vars(record)["action"] == "try_failed"
+    assert (record.levelname, vars(record)["action"]) == ("WARNING", "try_failed")
+    return logging.Formatter("%(message)s").format(record)
+
+
+def test_a_failed_try_is_one_warning_with_its_step_and_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    text = logged(caplog, raised(ValueError("bad")))
+    assert text.startswith("try 1 of flow.a of run run failed: ValueError: bad\n")
+    assert "in raised" in text
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], ValueError)
+
+
+def chained(cause: BaseException) -> BaseException:
+    problem = KeyError("order 7")
+    problem.__cause__ = cause
+    return raised(problem)
+
+
+@pytest.mark.parametrize("wrap", [raised, chained, lambda e: ExceptionGroup("many", [e])])
+def test_the_log_of_a_failed_try_has_no_values_of_the_run(
+    caplog: pytest.LogCaptureFixture, wrap: Callable[[BaseException], BaseException]
+) -> None:
+    problem = DoesNotFit("shop.pay", ["'card' should be int, was 'hunter2' (str)"])
+    text = logged(caplog, wrap(problem))
+    assert "hunter2" not in text
+
+
+def test_with_encrypted_payloads_the_log_of_a_failed_try_has_its_places_and_no_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    codec = "flowengine.payload_codecs:AesGcmCodec"
+    text = logged(caplog, raised(ValueError("hunter2")), payload_codec=codec)
+    assert "failed: ValueError (`flowengine show` prints its message)" in text
+    assert "in raised" in text
+    assert "hunter2" not in text
+    compressed = "flowengine.payload_codecs:ZlibCodec"
+    assert "hunter2" in logged(caplog, raised(ValueError("hunter2")), payload_codec=compressed)
