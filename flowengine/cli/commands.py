@@ -19,6 +19,7 @@ import click
 
 import flowengine
 from flowengine.cli import (
+    action_commands,
     agent_commands,
     api_command,
     configuration,
@@ -373,6 +374,7 @@ def upgrade() -> None:
 
 for command in (
     *operations.COMMANDS,
+    *action_commands.COMMANDS,
     *project_commands.COMMANDS,
     *agent_commands.COMMANDS,
     *schedule_commands.COMMANDS,

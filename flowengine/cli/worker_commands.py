@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from flowengine.cli.control_command import ACTOR, JSON, named_actor
+from flowengine.cli.control_command import ACTOR, JSON, REASON, named_actor
 from flowengine.settings import MAX_HELD
 
 _NONE = "none"
@@ -53,9 +53,12 @@ def list_workers(as_json: bool = False) -> None:
     metavar="N|none",
     help="Runs that it holds tries of, at most.",
 )
+@REASON
 @ACTOR
 @JSON
-def set_limits(name: str, actor: str | None, as_json: bool, **limits: int | str | None) -> None:
+def set_limits(
+    name: str, reason: str, actor: str | None, as_json: bool, **limits: int | str | None
+) -> None:
     """Limit how much the workers of one name hold, within the interval of their heartbeat.
 
     A limit that is set is kept when they are started again, and goes before that of their
@@ -67,7 +70,7 @@ def set_limits(name: str, actor: str | None, as_json: bool, **limits: int | str 
     if not given:
         raise click.UsageError("say which limit to set: --tasks, --workflows or both")
     changes = {option: None if value == _NONE else int(value) for option, value in given.items()}
-    workers_view.set_limits(name, changes, named_actor(actor), as_json=as_json)
+    workers_view.set_limits(name, changes, named_actor(actor), reason, as_json=as_json)
 
 
 COMMANDS = (workers,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import click
 from rich.table import Table
@@ -54,9 +55,11 @@ def _of(held: int, limit: int | None) -> str:
     return str(held) if limit is None else f"{held}/{limit}"
 
 
-def set_limits(name: str, changes: Mapping[str, int | None], actor: str, *, as_json: bool) -> None:
+def set_limits(
+    name: str, changes: Mapping[str, Any], actor: str, reason: str, *, as_json: bool
+) -> None:
     with open_engine() as engine:
-        limits = engine.workers.set_limits(name, actor=actor, **changes)
+        limits = engine.workers.set_limits(name, actor=actor, reason=reason, **changes)
         interval = engine.settings.heartbeat_interval
     if as_json:
         click.echo(json_of({"worker": name, **asdict(limits), "actor": str(Actor.of(actor))}))

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 
 from flowengine.authoring import IfFailed, IfRunning
 from flowengine.dispatch import Notifier, NullNotifier
+from flowengine.engine.action_log import ActionLog
 from flowengine.engine.admission import Admissions
 from flowengine.engine.after_commit import AfterCommit, RunCompletions
 from flowengine.engine.alarms import Alarms
@@ -191,6 +192,7 @@ class Engine:
         self.history = self.queries.history
         self.logs = RunLogs(database, self.log_store, self.settings.tenant).read
 
+        self.actions = ActionLog(database, self.settings.tenant).list
         self.workers = Workers(database)
         self.tokens = Tokens(database, self.settings.tenant)
         self.export = Exports(database, self.settings).export

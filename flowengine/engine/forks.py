@@ -93,6 +93,9 @@ class Forks:
                 options["inputs"] = request.inputs
             action = Action(fork_id, ActionKind.RETRY, who, reason, now, options=options)
             effects = stage_fork(session, head, request, action, now)
+            done = {"fork": fork_id, "from_step": from_step}
+            about: dict[str, Any] = {"actor": who, "reason": reason, "options": done, "now": now}
+            session.actions.add(derived_id(fork_id, "made"), "fork", run=run_id, **about)
         self._after_commit.finish([effects])
         return fork_id
 

@@ -32,7 +32,7 @@ def apply_intents(session: Session, effects: CommitEffects, now: int) -> None:
     for each in effects.child_cancellations:
         _cancel_children(session, effects, each, now)
     if effects.refusals:
-        session.inbox.forget_keys(effects.refusals)
+        session.inbox.forget_refused(effects.refusals)
 
 
 def _cancel_children(

@@ -135,19 +135,20 @@ def _workflows(session: Session, workflow: Any, named: str | None) -> list[str] 
         found = _listed("workflow", workflow)
         if short := [name for name in found if "." not in name]:
             known = session.lists.workflow_names()
-            whole = [one for name in short for one in known if _is_named(one, name)]
+            whole = [one for name in short for one in known if is_named(one, name)]
             found = list(dict.fromkeys([name for name in found if name not in short] + whole))
     if named:
         known = session.lists.workflow_names()
         # If there are none: a part of a name.
-        of_name = [one for one in known if _is_named(one, named)] or [
+        of_name = [one for one in known if is_named(one, named)] or [
             one for one in known if named.lower() in one.lower()
         ]
         found = of_name if found is None else [one for one in found if one in of_name]
     return found
 
 
-def _is_named(qualified: str, name: str) -> bool:
+def is_named(qualified: str, name: str) -> bool:
+    """Whether this is the qualified or the short name of a workflow."""
     return qualified == name or qualified.endswith(f".{name}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -156,6 +157,11 @@ class Schedules:
                 )
                 after = scheduled(after._replace(error=None), timetable, now)
             session.schedules.put(after)
+            about: dict[str, Any] = {"actor": who, "reason": reason, "now": now}
+            options = {"workflow": record.workflow}
+            session.actions.add(
+                uuid.uuid4().hex, signal.value, subject=name, options=options, **about
+            )
             return info_of(after)
 
     def list(self, *, tenant: str | None = None) -> list[ScheduleInfo]:

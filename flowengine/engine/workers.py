@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import Any
 
 from flowengine.actors import Actor
 from flowengine.engine.control import named_actor
@@ -72,6 +74,7 @@ class Workers:
         tasks: int | Unchanged | None = UNCHANGED,
         workflows: int | Unchanged | None = UNCHANGED,
         actor: Actor | str = "",
+        reason: str = "",
     ) -> Limits:
         """Set the limits of all servers of that name, now and after they are started again.
 
@@ -91,7 +94,11 @@ class Workers:
                 before.tasks if isinstance(tasks, Unchanged) else tasks,
                 before.workflows if isinstance(workflows, Unchanged) else workflows,
             )
-            session.worker_limits.put(name, limits, who, session.now())
+            now = session.now()
+            session.worker_limits.put(name, limits, who, now)
+            about: dict[str, Any] = {"actor": who, "reason": reason, "now": now}
+            set_to = {"tasks": limits.tasks, "workflows": limits.workflows}
+            session.actions.add(uuid.uuid4().hex, "limit", subject=name, options=set_to, **about)
         log.info(
             "limits of worker %s set by %s: %s tries, %s runs",
             name,

@@ -21,8 +21,12 @@ _ADD_FACT = statement(
     "dedupe_key) SELECT :id, id, :kind, :payload, false, :now, :actor, :reason, :key "
     "FROM flowengine_run WHERE id = :run ON CONFLICT DO NOTHING"
 )
-# Nothing of a refused action is stored that would make it count as done when it is sent again.
-_FORGET_KEYS = statement("UPDATE flowengine_fact SET dedupe_key = NULL WHERE id IN :ids", "ids")
+# Nothing of a refused action is stored that would make it count as done.
+_FORGET = statement(
+    "UPDATE flowengine_fact SET dedupe_key = NULL, "
+    "kind = CASE kind WHEN 'Action' THEN 'Refused' ELSE kind END WHERE id IN :ids",
+    "ids",
+)
 _FACTS = (
     "SELECT id, kind, payload FROM flowengine_fact WHERE run_id = %s AND NOT taken_in "
     "AND kind <> %s ORDER BY created, id LIMIT %s"
@@ -89,9 +93,9 @@ class Inbox(Part):
             _ADD_FACT, {**values, **about, "payload": codec.dump_value(dict(payload))}
         )
 
-    def forget_keys(self, fact_ids: Collection[str]) -> None:
-        """Free the keys of actions that were refused: they may be sent again."""
-        self._session.execute(_FORGET_KEYS, {"ids": list(fact_ids)})
+    def forget_refused(self, fact_ids: Collection[str]) -> None:
+        """Free the keys of refused actions, which may be sent again, and list them no more."""
+        self._session.execute(_FORGET, {"ids": list(fact_ids)})
 
     def facts(
         self, run_id: str, limit: int, *, without: str = ""

@@ -34,6 +34,7 @@ _NO_ENTRY = (
     "AND NOT EXISTS (SELECT 1 FROM flowengine_card c WHERE c.agent_turn_id = t.run_id) "
     "AND NOT EXISTS (SELECT 1 FROM flowengine_card c WHERE c.card_id = t.run_id)"
 )
+_EXCEPT = {"reference": _NO_ENTRY, "fact": " AND t.run_id <> ''"}  # an operation is of no run
 
 
 INVARIANTS: tuple[Invariant, ...] = (
@@ -165,7 +166,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         Invariant(
             f"rows of {table} belong to a run",
             "they are left of a run that was removed by hand",
-            _NO_RUN.format(table=table) + (_NO_ENTRY if table == "reference" else ""),
+            _NO_RUN.format(table=table) + _EXCEPT.get(table, ""),
             "purge",
         )
         for table in _OF_RUNS

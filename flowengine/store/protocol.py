@@ -13,6 +13,7 @@ from typing import Protocol
 
 from sqlalchemy import URL
 
+from flowengine.store.actions import Actions
 from flowengine.store.admission import AdmissionRows
 from flowengine.store.agent_heads import AgentHeads
 from flowengine.store.agent_inbox import AgentInbox
@@ -167,6 +168,8 @@ class Session(Protocol):
     def catalogue(self) -> Catalogue: ...
     @property
     def worker_limits(self) -> WorkerLimits: ...
+    @property
+    def actions(self) -> Actions: ...
 
 
 class CompletionListener(Protocol):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sqlalchemy import Connection, CursorResult, Executable
 
+from flowengine.store.actions import Actions
 from flowengine.store.admission import AdmissionRows
 from flowengine.store.agent_heads import AgentHeads
 from flowengine.store.agent_inbox import AgentInbox
@@ -168,3 +169,4 @@ class SqlSession:
     schedules = _PartOf(Schedules)
     catalogue = _PartOf(Catalogue)
     worker_limits = _PartOf(WorkerLimits)
+    actions = _PartOf(Actions)

@@ -43,6 +43,7 @@ RUN_IS_LISTED = "agent_call IS NULL"  #: not the run of a call of a turn
 RUN_IS_OF_AGENT = "agent_call IS NOT NULL"
 STEP_IS_MAILBOX = "object_type = 'Mailbox'"
 FACT_IS_WAITING = "NOT taken_in"
+FACT_IS_ACTION = "kind IN ('Action', 'Operation')"  #: of somebody on a run, or on something else
 TIMER_IS_SET = "fired IS NULL"
 OUTBOX_IS_DUE = "due IS NOT NULL"
 
@@ -309,11 +310,15 @@ class JoinRow(_Table, table=True):
 
 
 class FactRow(_Table, table=True):
-    """Something that happened to a run: an entry of its inbox."""
+    """Something that happened to a run: an entry of its inbox.
+
+    An operation is an action on something else, as a worker or a workflow: its run is empty.
+    """
 
     __table_args__ = (
         Index("flowengine_fact_once", "run_id", "dedupe_key", unique=True),
         _partial(FACT_IS_WAITING, "flowengine_fact_waiting", "run_id"),
+        _partial(FACT_IS_ACTION, "flowengine_fact_action", "created", "id"),
     )
 
     id: str = _id(primary_key=True)

@@ -195,6 +195,7 @@ def test_an_upgrade_from_0001_changes_the_columns_and_keeps_the_rows(
         *("flowengine_schedule_due", "flowengine_tick_created"),
         *("flowengine_log_run", "flowengine_log_created"),
         *("flowengine_run_agent_created", "flowengine_run_agent_state"),
+        "flowengine_fact_action",
     }
     del before["flowengine_task_due"]  # 0005 gives it the tenant
     del before["flowengine_server_state"]  # 0007 takes the heartbeat out of it

@@ -4,11 +4,11 @@
 Alembic, which is slow to import; a test compares it with the newest migration.
 """
 
-HEAD = "0025"
+HEAD = "0028"
 #: Every revision this package can upgrade from, oldest first.
 KNOWN = (
     *("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0010", "0011"),
     *("0012", "0013", "0014", "0015", "0016", "0017", "0018", "0019", "0020", "0021"),
-    *("0022", "0023", "0024", "0025"),
+    *("0022", "0023", "0024", "0025", "0028"),
 )
 VERSION_TABLE = "flowengine_alembic_version"
