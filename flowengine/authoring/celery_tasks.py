@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from flowengine.authoring.errbacks import errback_function, is_errback
 from flowengine.authoring.task_lists import TaskListSource
 from flowengine.program.event_options import RetryPolicy
 
@@ -42,6 +43,8 @@ def adapted_task(task: Any, given: Mapping[str, Any]) -> tuple[Callable[..., Any
             max_wait=float(getattr(task, "retry_backoff_max", 600)),
         )
     options.update(given)
+    if is_errback(task):
+        return errback_function(task), options
     # Celery wraps `run` for autoretry; the wrapper preserves the signature.
     wraps = getattr(task.run, "__func__", task.run)
 

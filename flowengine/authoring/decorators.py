@@ -20,6 +20,7 @@ from flowengine.authoring.celery_tasks import (
 )
 from flowengine.authoring.deadlines import deadline_mixins
 from flowengine.authoring.definitions import Definition, define
+from flowengine.authoring.errbacks import is_errback
 from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.function_decorators import (
     RUN_OPTIONS,
@@ -77,6 +78,7 @@ class EventFacetDecorator(_Decorator):
         event: EventFacet[..., Any] = EventFacet(_define(FacetKind.EVENT, run, options, find_list))
         if run is not fn:
             event.is_final = non_retryable(fn)
+            event.takes_failure = is_errback(fn)
         breaker = options.get("breaker")
         event.breaker = Breaker(breaker) if isinstance(breaker, str) else breaker
         event.failure_level = LOG_LEVELS[options.get("log_failures", "warning")]
@@ -195,6 +197,11 @@ def workflow(fn: Any = None, /, **options: Any) -> Any:
 def defined_event_facet(fn: Callable[P, R], name: str) -> EventFacet[P, R]:
     """Return a ready-made event facet, which no worker runs until it is registered."""
     return EventFacet(_define(FacetKind.EVENT, fn, {"name": name}))
+
+
+def named_workflow(fn: Callable[..., R], name: str) -> Workflow[..., R]:
+    """Return a workflow that is in no registry: it is started where it was made."""
+    return Workflow(_define(FacetKind.WORKFLOW, fn, {"name": name}))
 
 
 def _define(

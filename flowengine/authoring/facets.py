@@ -167,6 +167,7 @@ class EventFacet(Decorated[P, R]):
     breaker: Breaker | None = None  #: as described by the decorator
     failure_level = logging.WARNING  #: of the log lines of failed tries
     validates = True  #: its annotation validates the result
+    takes_failure = False  #: it is an errback of Celery, whose first argument is a failure
 
     @property
     def fn(self) -> Callable[P, Any]:

@@ -56,13 +56,24 @@ class RebuiltErrors:
         for at, name in enumerate((kind, *bases)):
             if name in _NEVER:
                 continue
-            for near in (self._function_names, names, vars(builtins), vars(errors)):
-                if _is_error(found := near.get(name), name):
-                    return _joined(found)
-            loaded = [one for one in _loaded(name) if _base_names(one) == list(bases[at:])]
-            if len(loaded) == 1:
-                return _joined(cast(Hashable, loaded[0]))
+            found = class_of(name, bases[at:], (self._function_names, names))
+            if found is not None:
+                return _joined(cast(Hashable, found))
         return StepFailed
+
+
+def class_of(
+    kind: str, bases: tuple[str, ...] | None, modules: tuple[Names, ...]
+) -> type[Exception] | None:
+    """Return the class of an error by its name, and by its bases if they are known.
+
+    It is looked for in these modules, in Python's and flowengine's errors, then in all loaded ones.
+    """
+    for near in (*modules, vars(builtins), vars(errors)):
+        if _is_error(found := near.get(kind), kind):
+            return cast(type[Exception], found)
+    loaded = [one for one in _loaded(kind) if bases is None or _base_names(one) == list(bases)]
+    return loaded[0] if len(loaded) == 1 else None
 
 
 def _is_error(found: Any, name: str) -> bool:

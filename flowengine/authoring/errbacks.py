@@ -1,0 +1,82 @@
+"""Errbacks of Celery as event facets: tasks that are called with request, error and traceback.
+
+None of these has a JSON form, so the facet takes the failure of the step as a map, and the three
+are made of it where the task runs. The request has the ids that the task's own request has there.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+FAILURE = "failure"  #: the parameter of the facet
+#: Names by which an errback's third parameter is told from that of another task.
+_TRACEBACKS = frozenset(("traceback", "tb", "trace", "einfo", "exc_traceback", "_traceback"))
+_PLACES = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def is_errback(task: Any) -> bool:
+    """Whether a task has the parameters (request, exc, traceback, …)."""
+    try:
+        parameters = list(inspect.signature(task.run).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    first = parameters[:3]
+    return (
+        len(first) == 3
+        and all(p.kind in _PLACES and p.default is p.empty for p in first)
+        and first[2].name in _TRACEBACKS
+    )
+
+
+def errback_function(task: Any) -> Callable[..., Any]:
+    """Return the function of a facet whose first argument is a failure."""
+
+    @functools.wraps(getattr(task.run, "__func__", task.run))
+    def run(failure: Mapping[str, str], *args: Any, **kwargs: Any) -> Any:
+        kind, message, path = (failure.get(name, "") for name in ("type", "message", "path"))
+        # The request of a task outside any message is an empty one of the right class.
+        own = task.request
+        ids = {"id": own.id or path, "root_id": own.root_id or own.id or path}
+        request = type(own)(task=path, errbacks=None, **ids)
+        names = vars(sys.modules[task.run.__module__])
+        problem = original_error(kind, message, None, names)
+        return task.run(request, problem, f"{path}: {kind}: {message}", *args, **kwargs)
+
+    given = inspect.signature(task.run)
+    failure = inspect.Parameter(FAILURE, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    own = [failure, *list(given.parameters.values())[3:]]
+    run.__signature__ = given.replace(parameters=own)  # type: ignore[attr-defined]
+    return run
+
+
+def original_error(
+    kind: str, message: str, bases: tuple[str, ...] | None, names: Mapping[str, Any]
+) -> Exception:
+    """Return an error of the class that was raised, found by its name; `names` are of a module.
+
+    A class that this process does not have, or that takes other arguments, is made anew.
+    """
+    from flowengine.authoring.functions.rebuilt_errors import class_of  # loads asyncio
+
+    found = class_of(kind, bases, (names,))
+    if found is not None:
+        try:
+            return found(message)
+        except Exception:  # it takes other arguments
+            if (made := _bare(found, message)) is not None:
+                return made
+    made_up: type[Exception] = type(kind or "Exception", (Exception,), {"__module__": __name__})
+    return made_up(message)
+
+
+def _bare(kind: type[Exception], message: str) -> Exception | None:
+    try:
+        problem = kind.__new__(kind, message)
+        problem.args = (message,)
+    except Exception:  # it refuses
+        return None
+    return problem
