@@ -98,7 +98,7 @@ if TYPE_CHECKING:
         instruction,
         tool,
     )
-    from flowengine.assembly import default_engine, load_program
+    from flowengine.assembly import default_engine, durable, load_program
     from flowengine.authoring import Launcher
     from flowengine.authoring.functions import changed, gather, random, step
     from flowengine.worker import CancelToken, StepContext, current_step
@@ -173,6 +173,8 @@ __all__ = [  # noqa: RUF022 - grouped
     "Workflow",
     "FunctionWorkflow",
     "RunHandle",
+    # A canvas of Celery as a workflow
+    "durable",
     # The engine of this process, and program files
     "default_engine",
     "load_program",
@@ -229,6 +231,7 @@ _LATE = {
     "AgentFacet": "flowengine.agents",
     "TurnHandle": "flowengine.agents",
     "default_engine": "flowengine.assembly",
+    "durable": "flowengine.assembly",
     "load_program": "flowengine.assembly",
     "current_step": "flowengine.worker",
     "StepContext": "flowengine.worker",

@@ -46,6 +46,7 @@ from flowengine.errors.models import (
 )
 from flowengine.errors.programs import (
     AuthoringError,
+    CanvasRefused,
     DoesNotFit,
     InvalidInputs,
     InvalidProgram,
@@ -130,6 +131,7 @@ __all__ = [
     "AnswerRefused",
     "AuthoringError",
     "CallRefused",
+    "CanvasRefused",
     "CircuitBreakerOpenError",
     "CommandFailed",
     "DatabaseBusy",

@@ -149,6 +149,23 @@ class AuthoringError(FlowengineError):
     """A decorated function cannot become a program."""
 
 
+@dataclass(eq=False, repr=False)
+class CanvasRefused(AuthoringError):
+    """A canvas of Celery has parts that no program can carry."""
+
+    problems: list[Problem]  #: each with its place in the canvas, and its cure
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether it lacks nothing but arguments, which its start may give."""
+        return all("is missing" in problem.what for problem in self.problems)
+
+    def __str__(self) -> str:
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        lines = "\n".join(f"  - {problem}" for problem in self.problems)
+        return f"the canvas cannot be imported, {count}:\n{lines}"
+
+
 class SymbolMisuse(AuthoringError, TypeError):
     """Code needs the value of a symbol, which exists only in the run."""
 

@@ -1,0 +1,469 @@
+"""A canvas of Celery as a run: the same results, the errors of its steps, and old code's handle."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, Signature, chain, chord, group
+from celery import exceptions as celery_errors
+from celery.result import AsyncResult, allow_join_result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flowengine import RunFailed, durable, event_facet, workflow
+from flowengine.assembly import FlowEngine
+from flowengine.authoring import set_launcher_source, set_task_list_source
+from flowengine.engine.watchdog import Watchdog
+from flowengine.errors import AuthoringError, CanvasRefused, DeadlineExceeded
+from flowengine.evaluator.states import RunState
+from flowengine.program.serializer import program_hash, program_text
+from flowengine.settings import Settings
+from flowengine.tasks.canvas_results import DurableResult
+from flowengine.testing import Flow
+from tests.celery_nodes import until
+from tests.examples_drawn import AT_RANDOM
+
+SEEN: list[Any] = []
+
+app = Celery("canvas", broker="redis://127.0.0.1:1/0", set_as_current=False)
+app.conf.update(task_always_eager=True, result_backend="cache+memory://")
+
+
+class Declined(Exception):
+    pass
+
+
+class TakesTwo(Exception):
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(code, reason)
+
+
+@app.task(name="canvas.first")
+def first(n: int) -> int:
+    return n
+
+
+@app.task(name="canvas.after")
+def after(before: Any, n: int = 0) -> Any:
+    return [n, before]
+
+
+@app.task(name="canvas.wrapped")
+def wrapped(before: Any) -> Any:
+    return {"of": before}
+
+
+@app.task(name="canvas.add")
+def add(x: int, y: int) -> int:
+    SEEN.append((x, y))
+    return x + y
+
+
+@app.task(name="canvas.total")
+def total(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+@app.task(name="canvas.decline")
+def decline(amount: int) -> int:
+    raise Declined(f"no money for {amount}")
+
+
+@app.task(name="canvas.decline_oddly")
+def decline_oddly(amount: int) -> int:
+    raise TakesTwo(amount, "no money")
+
+
+@app.task(name="canvas.note")
+def note(*, what: str) -> None:
+    SEEN.append(what)
+
+
+@app.task(bind=True, name="canvas.report")
+def report(self: Any, request: Any, exc: Exception, traceback: Any, to: str = "ops") -> None:
+    SEEN.append((type(exc), str(exc), request.task, str(traceback), to))
+
+
+@app.task(name="canvas.old_report")
+def old_report(task_id: str) -> None: ...
+
+
+@app.task(name="canvas.plain")
+def plain(n: int) -> int:
+    return n
+
+
+for task in (first, after, wrapped, add, total, decline, decline_oddly, note, report, old_report):
+    event_facet(task)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    directory = tmp_path_factory.mktemp("canvas")
+    before, lists = set_launcher_source(None), set_task_list_source(None)
+    options = Settings(
+        database_url=f"sqlite:///{directory}/flow.db", spool_directory=str(directory / "spool")
+    )
+    plugin = FlowEngine(app, settings=options)
+    yield
+    plugin.engine.close()
+    set_launcher_source(before)
+    set_task_list_source(lists)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_seen() -> None:
+    SEEN.clear()
+
+
+def digest(signature: Signature) -> str:
+    return program_hash(durable(signature).program())
+
+
+def result_of(canvas: Signature) -> Any:
+    return durable(canvas).start().get(timeout=30)
+
+
+# --- the same results as Celery ---
+
+
+def test_each_task_of_a_chain_gets_the_result_before_it() -> None:
+    assert result_of(chain(add.s(1, 2), after.s(3), wrapped.s())) == {"of": [3, 3]}
+    assert result_of(chain(add.s(1, 2), after.si(7, n=8))) == [8, 7]
+
+
+def test_a_chord_gets_the_results_of_its_header_in_order() -> None:
+    header = [add.s(n, n) for n in range(5)]
+    assert result_of(chord(header, after.s(1))) == [1, [0, 2, 4, 6, 8]]
+    assert result_of(group(header) | total.s()) == 20
+    assert result_of(chord([], after.s(1))) == [1, []]
+
+
+def test_maps_starmaps_and_chunks_are_loops() -> None:
+    assert result_of(first.map([1, 2])) == [1, 2]
+    assert result_of(add.starmap([(1, 2), (3, 4)])) == [3, 7]
+    assert result_of(add.chunks([(1, 2), (3, 4), (5, 6)], 2)) == [[3, 7], [11]]
+
+
+def test_an_immutable_task_waits_for_the_one_before_it() -> None:
+    handle = durable(chain(add.s(1, 2), first.si(4), group(add.si(1, 1), add.si(2, 2)))).start()
+    assert handle.get(timeout=30) == [2, 4]
+    called = {"canvas.add", "canvas.first"}
+    steps = [step for step in handle.run.steps() if step.facet in called]
+    before, order, *members = sorted(steps, key=lambda step: step.created)
+    assert [before.facet, order.facet] == ["canvas.add", "canvas.first"]
+    assert before.updated <= order.created
+    assert [member.created >= order.updated for member in members] == [True, True]
+
+
+NUMBERS = st.integers(0, 9)
+
+
+def parts(*, is_first: bool) -> st.SearchStrategy[Signature]:
+    """Canvases; the first part of one gets no result."""
+    if is_first:
+        leaves: Any = st.one_of(NUMBERS.map(first.s), NUMBERS.map(first.si))
+    else:
+        leaves = st.one_of(
+            NUMBERS.map(after.s), st.just(None).map(lambda _: wrapped.s()), NUMBERS.map(first.si)
+        )
+    return leaves  # type: ignore[no-any-return]
+
+
+def composed(depth: int, *, is_first: bool) -> st.SearchStrategy[Signature]:
+    leaf = parts(is_first=is_first)
+    if depth == 0:
+        return leaf
+    inner = st.deferred(lambda: composed(depth - 1, is_first=is_first))
+    later = st.deferred(lambda: composed(depth - 1, is_first=False))
+    members = st.lists(inner, min_size=1, max_size=3)
+    return st.one_of(
+        leaf,
+        st.tuples(inner, st.lists(later, min_size=1, max_size=3)).map(
+            lambda drawn: chain(drawn[0], *drawn[1])
+        ),
+        members.map(group),
+        st.tuples(members, later).map(lambda drawn: chord(drawn[0], drawn[1])),
+    )
+
+
+@settings(max_examples=200 if AT_RANDOM else 40, suppress_health_check=list(HealthCheck))
+@given(canvas=composed(3, is_first=True))
+def test_a_run_has_the_result_that_celery_has_in_place(canvas: Signature) -> None:
+    imported = durable(canvas)
+    with allow_join_result():
+        expected = canvas.apply().get()
+    assert imported.start().get(timeout=30) == expected
+
+
+# --- one shape, one program ---
+
+
+def test_canvases_of_one_shape_have_one_program_with_other_inputs() -> None:
+    def order(customer: int, prices: list[int]) -> Signature:
+        each = [add.s(price, 0) for price in prices]
+        return chain(chord(each, total.s()), after.s(customer))
+
+    few, many = durable(order(1, [1, 2])), durable(order(2, list(range(1, 50))))
+    assert digest(order(1, [1, 2])) == digest(order(2, list(range(1, 50))))
+    assert few.workflow is many.workflow, "traced once"
+    assert few.name == many.name
+    assert few.inputs == {"add_items": [[1, 0], [2, 0]], "after_n": 1}
+    few.start(), many.start()
+    assert digest(order(1, [1])) == digest(order(1, [1, 2]))
+    assert digest(order(1, [1, 2]).set(countdown=5)) != digest(order(1, [1, 2]))
+
+
+def test_a_group_of_a_thousand_is_one_loop() -> None:
+    canvas = durable(group(add.s(n, 1) for n in range(1_000)))
+    assert len(json.dumps(canvas.inputs)) > 5_000
+    small = durable(group(add.s(n, 1) for n in range(2)))
+    assert program_hash(canvas.program()) == program_hash(small.program())
+    handle = canvas.start()
+    assert handle.get(timeout=60) == list(range(1, 1_001))
+
+
+def test_a_group_of_several_kinds_has_a_loop_for_each_run_of_one_kind() -> None:
+    members = [*(add.s(n, n) for n in range(100)), first.s(7), *(first.si(n) for n in range(3))]
+    canvas = durable(group(members))
+    assert set(canvas.inputs) == {"add_items", "first_items"}
+    assert canvas.start().get(timeout=30) == [*(2 * n for n in range(100)), 7, 0, 1, 2]
+
+
+def test_a_workflow_has_the_name_that_it_is_given() -> None:
+    handle = durable(chain(add.s(1, 2), after.s(3)), name="shop.ordered").start()
+    assert handle.run.info().workflow == "shop.ordered"
+    assert durable(chain(add.s(1, 2), after.s(3))).name.startswith("canvas.add_to_after_")
+
+
+# --- options ---
+
+
+def test_a_countdown_is_a_durable_sleep_behind_the_task_before_it(database_url: str) -> None:
+    canvas = durable(chain(add.s(1, 2), after.s(3).set(countdown=3600)))
+    with Flow(store_url=database_url) as flow:
+        run = flow.start(canvas.workflow, **canvas.inputs)
+        began = flow.clock()
+        flow.settle()
+        assert run.state == RunState.RUNNING
+        assert flow.run(canvas.workflow, **canvas.inputs) == [3, 3]
+        assert flow.clock() - began >= 3_600_000
+        assert run.result(timeout=0) == [3, 3]
+        steps = {step.path.partition(".")[2]: step for step in run.steps()}
+    assert steps["sleep"].params["seconds"] == 3600
+    assert steps["sleep"].created >= steps["add"].updated
+    assert durable(add.s(1, 2).set(countdown=3600)).start().state == "PENDING"
+
+
+def test_an_eta_is_a_sleep_until_then_and_delays_the_header_of_a_chord() -> None:
+    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+    handle = durable(chord([add.s(1, 2), add.s(3, 4)], total.s())).apply_async(eta=soon)
+    slept = [step for step in handle.run.steps() if step.path.endswith(".sleep_until")]
+    assert [step.params["until"] for step in slept] == [soon.isoformat()] * 2
+    assert not SEEN
+
+
+def test_the_expiry_of_a_canvas_is_the_deadline_of_its_run(database_url: str) -> None:
+    canvas = durable(chain(add.s(1, 2), after.s(3).set(countdown=60, expires=30)))
+    with Flow(store_url=database_url) as flow:
+        assert flow.run(canvas.workflow, **canvas.inputs) == [3, 3]
+    assert "Deadline" in program_text(canvas.program())
+    late = durable(chain(add.s(1, 2).set(countdown=60), after.s(1))).apply_async(expires=0.01)
+    recovery = Watchdog(app.flowengine.engine)
+    until(lambda: recovery.tick() or late.ready(), "the deadline of the run")
+    with pytest.raises(DeadlineExceeded):
+        late.get()
+
+
+def test_a_task_id_is_the_key_of_the_run_and_the_id_of_its_handle() -> None:
+    handle = durable(chain(add.s(1, 2), after.s(3))).apply_async(task_id="order-17")
+    again = durable(chain(add.s(1, 2), after.s(3).set(task_id="order-17"))).start()
+    assert handle.id == again.id == "order-17"
+    assert handle.run.id == again.run.id
+    assert handle.run.info().key == "order-17"
+    assert SEEN == [(1, 2)], "it was run once"
+
+
+def test_links_get_the_result_and_their_failure_is_no_failure_of_the_canvas() -> None:
+    linked = add.s(1, 2)
+    linked.link(add.s(10))
+    linked.link(decline.s())
+    linked.link(note.si(what="linked"))
+    assert result_of(chain(linked, after.s(4))) == [4, 3]
+    assert sorted(map(str, SEEN)) == ["(1, 2)", "(3, 10)", "linked"]
+
+
+# --- failures ---
+
+
+def test_an_errback_sees_the_failure_and_the_run_fails_with_the_error_of_the_step() -> None:
+    canvas = chain(add.s(1, 2), decline.s(), after.s(1)).on_error(report.s(to="eva"))
+    handle = durable(canvas).start()
+    with pytest.raises(Declined, match="no money for 3") as caught:
+        handle.get(timeout=30)
+    assert type(caught.value) is Declined
+    cause = caught.value.__cause__
+    assert isinstance(cause, RunFailed)
+    assert cause.path.endswith(".attempt.decline")
+    assert SEEN[1:] == [
+        (Declined, "no money for 3", cause.path, f"{cause.path}: Declined: no money for 3", "eva")
+    ]
+    assert handle.run.state == RunState.FAILED
+
+
+def test_an_immutable_errback_gets_its_own_arguments() -> None:
+    canvas = decline.s(5).on_error(note.si(what="declined"))
+    with pytest.raises(Declined):
+        result_of(canvas)
+    assert SEEN == ["declined"]
+
+
+def test_an_errback_that_fails_changes_no_error() -> None:
+    with pytest.raises(Declined, match="for 5"):
+        result_of(decline.s(5).on_error(decline.si(6)))
+
+
+def test_the_errback_of_a_chords_body_is_for_its_header_too() -> None:
+    canvas = chord([add.s(1, 2), decline.s(1)], total.s().on_error(note.si(what="body")))
+    with pytest.raises(Declined):
+        result_of(canvas)
+    assert SEEN[1:] == ["body"]
+
+
+def test_an_error_with_other_arguments_keeps_its_class_and_text() -> None:
+    with pytest.raises(TakesTwo) as caught:
+        result_of(decline_oddly.s(5))
+    assert "no money" in str(caught.value)
+
+
+# --- the handle in code that expects an AsyncResult ---
+
+
+def old_code(result: object) -> dict[str, Any]:
+    """Old code: it knows a result backend and a task's id."""
+    assert isinstance(result, AsyncResult)
+    seen = {name: getattr(result, name) for name in ("id", "state", "status", "traceback")}
+    seen |= {name: getattr(result, name)() for name in ("ready", "successful", "failed")}
+    return {**seen, "result": result.result, "info": result.info}
+
+
+def test_old_code_reads_a_finished_canvas_as_an_async_result() -> None:
+    handle = durable(chain(add.s(1, 2), after.s(3))).delay()
+    assert old_code(handle) == {
+        "id": handle.id,
+        "state": "SUCCESS",
+        "status": "SUCCESS",
+        "traceback": None,
+        "ready": True,
+        "successful": True,
+        "failed": False,
+        "result": [3, 3],
+        "info": [3, 3],
+    }
+    assert handle.get(timeout=1, interval=0.1) == [3, 3]
+    assert handle.date_done is not None
+    assert [str(handle), hash(handle)] == [handle.id, hash(handle.id)]
+    assert handle.run.info().id == handle.id
+
+
+def test_old_code_reads_a_failed_canvas_as_an_async_result() -> None:
+    handle = durable(decline.s(5)).delay()
+    seen = old_code(handle)
+    assert (seen["state"], seen["failed"], seen["ready"]) == ("FAILURE", True, True)
+    assert isinstance(seen["result"], Declined)
+    assert "raise Declined" in seen["traceback"]
+    assert repr(handle.get(propagate=False)) == "Declined('no money for 5')"
+
+
+def test_old_code_waits_for_a_canvas_and_times_out_as_in_celery() -> None:
+    handle = durable(add.s(1, 2).set(countdown=3600)).delay()
+    seen = old_code(handle)
+    assert (seen["state"], seen["ready"], seen["result"]) == ("PENDING", False, None)
+    with pytest.raises(celery_errors.TimeoutError, match="has not ended after"):
+        handle.get(timeout=0.01)
+    handle.revoke(terminate=True)
+    assert handle.state == "REVOKED"
+    with pytest.raises(celery_errors.TaskRevokedError, match="revoked by its AsyncResult"):
+        handle.get(timeout=1)
+
+
+def test_a_result_is_found_again_by_its_id_in_any_process() -> None:
+    handle = durable(add.s(1, 2)).apply_async(task_id="sum-3")
+    for found in (
+        DurableResult("sum-3", app=app),
+        DurableResult(handle.run.id, app=app),
+        pickle.loads(pickle.dumps(handle)),
+    ):
+        assert (found.get(timeout=1), found.successful()) == (3, True)
+    unknown = DurableResult("never", app=app)
+    assert (unknown.state, unknown.exists(), handle.exists()) == ("PENDING", False, True)
+
+
+# --- refusals ---
+
+
+def test_one_error_lists_everything_that_cannot_be_carried() -> None:
+    stamped = add.s(4)
+    stamped.stamp(customer="eva")
+    canvas = chain(
+        add.s(1, 2).set(queue="io", priority=3),
+        group(plain.s(), plain.s(), add.s(1, 2, 3)),
+        total.s().on_error(old_report.s()),
+        after.s(object()).set(task_id="inner"),
+        stamped,
+        after.s().set(expires=datetime.datetime.now(datetime.UTC), soft_time_limit=3),
+    )
+    with pytest.raises(CanvasRefused) as refused:
+        durable(canvas)
+    whole = str(refused.value)
+    assert whole.startswith("the canvas cannot be imported, 10 problems:\n  - canvas.chain[0]")
+    for expected in (
+        "chain[0] (canvas.add): option 'queue' is not carried over: give it to "
+        "event_facet(add, task_list='io')",
+        "option 'priority' is not carried over: the priority is that of a run",
+        "header[0] (canvas.plain) and 1 more: task 'canvas.plain' is not a step: write "
+        "`event_facet(plain)`",
+        "header[2] (canvas.add): 4 positional values were given, it takes 2 (the first argument is "
+        "the result before it)",
+        "body.chain[1] (canvas.after): 'n' should be int, was <object",
+        "errback 'canvas.old_report' takes the id of a message",
+        "option 'task_id' is not carried over: a step has no id of its own",
+        "stamp 'customer' has no counterpart",
+        "option 'expires': the time at which a step expires is not known before the run",
+        "event_facet(after, timeout=3)",
+    ):
+        assert expected in whole
+
+
+def test_a_task_that_the_app_does_not_have_is_refused() -> None:
+    @event_facet(name="elsewhere.step")
+    def step() -> None: ...
+
+    with pytest.raises(CanvasRefused, match=r"'elsewhere.step' is not registered on the Celery"):
+        durable(Signature("elsewhere.step", app=app))
+
+
+def test_only_signatures_are_durable() -> None:
+    with pytest.raises(AuthoringError, match="for a function write @workflow"):
+        durable(add)
+
+
+def test_a_partial_canvas_gets_the_rest_of_its_arguments_when_it_is_started() -> None:
+    partial = durable(chain(add.s(5), after.s(1)))
+    assert partial.delay(2).get(timeout=30) == [1, 7]
+    with pytest.raises(CanvasRefused, match=r"'y' .* is missing"):
+        partial.start()
+
+
+def test_a_canvas_is_not_started_inside_a_workflow() -> None:
+    @workflow(name="canvas.outer")
+    def outer() -> None:
+        durable(add.s(1, 2)).start()
+
+    with pytest.raises(AuthoringError, match="cannot be started inside a workflow"):
+        outer.program()
