@@ -365,11 +365,35 @@ def db() -> None:
 
 
 @db.command()
-def upgrade() -> None:
+@_as_json
+def current(as_json: bool) -> None:
+    """Print the revisions of the schema and of this code; exit code 1 if they do not fit.
+
+    A newer schema that has only more than this code knows fits.
+    """
+    from flowengine.cli import database
+
+    database.current(as_json=as_json)
+
+
+@db.command()
+@click.option("--sql", is_flag=True, help="Print the statements, and change nothing.")
+@click.option(
+    "--from",
+    "before",
+    metavar="REVISION",
+    help="With --sql: the revision of the database, or none; without it the database is asked.",
+)
+def upgrade(sql: bool, before: str | None) -> None:
     """Upgrade the schema. Idempotent, and safe to run concurrently."""
     from flowengine.cli import database
 
-    database.upgrade()
+    if before is not None and not sql:
+        raise click.UsageError("--from belongs to --sql")
+    if sql:
+        database.print_upgrade(before)
+    else:
+        database.upgrade()
 
 
 for command in (

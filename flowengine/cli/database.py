@@ -10,10 +10,14 @@ import click
 import flowengine
 from flowengine.authoring import set_launcher_source
 from flowengine.cli import configuration
+from flowengine.cli.streams import json_of
 from flowengine.engine import Engine
+from flowengine.errors import DatabaseTooNew, DatabaseTooOld
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema, upgrade_schema
 from flowengine.store.database_url import with_connect_timeout
+from flowengine.store.migrations import HEAD
+from flowengine.store.schema_upgrade import revision_of
 
 _CONNECT_SECONDS = 4
 
@@ -80,12 +84,68 @@ def acting_engine() -> Iterator[Engine]:
     fleet.notifier.flush()
 
 
+def current(*, as_json: bool) -> None:
+    """Print the revision of the schema and whether this code can work with it."""
+    configuration.require_database()
+    database = _database(configuration.settings())
+    revision, problem = _revision_of(database), ""
+    try:
+        if revision:
+            ensure_schema(database, upgrade=False)
+        else:
+            raise DatabaseTooOld(database.name, "", HEAD)
+    except (DatabaseTooOld, DatabaseTooNew) as refusal:
+        problem = str(refusal)
+    finally:
+        database.close()
+    if as_json:
+        shown: dict[str, object] = {"database": database.name, "schema": revision or None}
+        shown |= {"code": HEAD, "version": flowengine.__version__}
+        shown |= {"compatible": not problem, "problem": problem or None}
+        click.echo(json_of(shown))
+    else:
+        is_newer = not problem and revision != HEAD
+        fits = "no" if problem else "yes, it has only more" if is_newer else "yes"
+        click.echo(f"database    {database.name}")
+        click.echo(f"schema      {revision or 'none'}")
+        click.echo(f"this code   {HEAD} (flowengine {flowengine.__version__})")
+        click.echo(f"compatible  {fits}")
+    if problem:
+        raise click.ClickException(problem)
+
+
+def _revision_of(database: Database) -> str:
+    if database.file is not None and not database.file.exists():
+        return ""  # a query would create it
+    with database.read() as session:
+        return revision_of(session.connection)
+
+
+def print_upgrade(before: str | None) -> None:
+    """Print the statements of the upgrade; without `before` from the revision of the database."""
+    from flowengine.store.schema_sql import upgrade_sql
+
+    configuration.require_database()
+    settings = configuration.settings()
+    database = _database(settings)
+    try:
+        found = _revision_of(database) if before is None else before.removeprefix("none")
+        click.echo(upgrade_sql(database.engine.dialect, found, settings.schema), nl=False)
+    finally:
+        database.close()
+
+
 def upgrade() -> None:
     configuration.require_database()
     database = _database(configuration.settings())
     before, after = upgrade_schema(database)
     database.close()
-    if before == after:
+    if after != HEAD:
+        click.echo(
+            f"{database.name} has revision {after}, which is newer than {HEAD} of this flowengine "
+            "and has only more: nothing to upgrade"
+        )
+    elif before == after:
         click.echo(f"{database.name} is up to date ({after})")
     else:
         click.echo(f"{database.name} upgraded from {before or 'nothing'} to {after}")

@@ -17,10 +17,21 @@ class DatabaseTooNew(StoreError):
 
     url: str
     revision: str
-    _text = (
-        "the database {url} has schema revision {revision!r}, which this flowengine "
-        "does not know: a newer version upgraded it; upgrade flowengine here too"
-    )
+    head: str = ""  #: of this code
+    lowest: str = ""  #: of the code that the schema needs; empty: the database does not say
+
+    def __str__(self) -> str:
+        if not self.lowest:
+            why = "which this flowengine does not know: a newer version upgraded it"
+        else:
+            why = (
+                f"which needs a flowengine of revision {self.lowest} or later, and this one is of "
+                f"{self.head}: a newer version removed from it something that this one uses"
+            )
+        return (
+            f"the database {self.url} has schema revision {self.revision!r}, {why}; "
+            "upgrade flowengine here too"
+        )
 
 
 @dataclass(eq=False, repr=False)

@@ -7,6 +7,6 @@ schema, `commits` the typed plan of a commit, and `schema_upgrade` brings a data
 
 from flowengine.store.database import Database
 from flowengine.store.protocol import Session, Store
-from flowengine.store.schema_upgrade import ensure_schema, upgrade_schema
+from flowengine.store.schema_upgrade import ensure_schema, refuse_newer, upgrade_schema
 
-__all__ = ["Database", "Session", "Store", "ensure_schema", "upgrade_schema"]
+__all__ = ["Database", "Session", "Store", "ensure_schema", "refuse_newer", "upgrade_schema"]

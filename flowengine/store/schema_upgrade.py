@@ -19,10 +19,14 @@ from sqlalchemy.schema import ExecutableDDLElement
 from flowengine.errors import DatabaseTooNew, DatabaseTooOld
 from flowengine.store.agent_tables import keys_made_last
 from flowengine.store.database import Database
-from flowengine.store.migrations import HEAD, KNOWN, VERSION_TABLE
+from flowengine.store.migrations import HEAD, KNOWN, LOWEST, VERSION_TABLE
 from flowengine.store.tables import metadata
 
 if TYPE_CHECKING:
+    from alembic.config import Config
+
+    from flowengine.store.protocol import Store
+    from flowengine.store.session import SqlSession
     from flowengine.store.sqlite.database import SqliteDatabase
 
 _LOCK = 0x666C6F77  # "flow"
@@ -56,10 +60,50 @@ def ensure_schema(database: Database, *, upgrade: bool | None = None) -> None:
     if revision == HEAD:
         return
     if revision and revision not in KNOWN:
-        raise DatabaseTooNew(database.name, revision)
+        refuse_newer(database, revision)
+        return
     if not upgrade:
         raise DatabaseTooOld(database.name, revision, HEAD)
     upgrade_schema(database)
+
+
+#: The row of `flowengine_counter` with the oldest code that can work with the schema, as a number.
+_LOWEST_ROW = "schema.lowest"
+_READ_LOWEST = text(f"SELECT value FROM flowengine_counter WHERE name = '{_LOWEST_ROW}'")
+
+
+def lowest_code(connection: Connection) -> int | None:
+    """Return the oldest revision of code that can work with the schema; None: it does not say."""
+    found = connection.execute(_READ_LOWEST).scalar()
+    return None if found is None else int(found)
+
+
+def refuse_newer(database: Store, revision: str = "") -> None:
+    """Raise DatabaseTooNew if this code cannot work with the schema: one statement if it can.
+
+    A newer version that has only added to the schema leaves the code of this one alone. `revision`
+    is one that this code does not know; empty: the database had a known one when it was opened.
+    """
+    with database.read() as session:
+        _check_newer(cast("SqlSession", session).connection, database.name, revision)
+
+
+def _check_newer(connection: Connection, name: str, revision: str) -> None:
+    lowest = lowest_code(connection)
+    if lowest is None:
+        if revision:
+            raise DatabaseTooNew(name, revision)
+    elif lowest > max(map(int, KNOWN)):  # the last one may have a smaller number
+        found = revision or revision_of(connection)
+        raise DatabaseTooNew(name, found, HEAD, f"{lowest:04}")
+
+
+def record_lowest() -> str:
+    """Return the statement that records the oldest code, after an upgrade to HEAD."""
+    return (
+        f"INSERT INTO flowengine_counter (name, value) VALUES ('{_LOWEST_ROW}', {int(LOWEST)}) "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+    )
 
 
 def upgrade_schema(database: Database) -> tuple[str, str]:
@@ -67,7 +111,8 @@ def upgrade_schema(database: Database) -> tuple[str, str]:
     is_in_memory = not database.has_server and database.file is None
     if is_in_memory and _copy_first_into(cast("SqliteDatabase", database)):
         return "", HEAD
-    return _upgrade(database), HEAD
+    before = _upgrade(database)
+    return before, HEAD if not before or before in KNOWN else before
 
 
 def _upgrade(database: Database) -> str:
@@ -80,15 +125,19 @@ def _upgrade(database: Database) -> str:
             _create_schema(connection, database.schema)
         before = revision_of(connection)
         if before and before not in KNOWN:
-            raise DatabaseTooNew(database.name, before)
+            _check_newer(connection, database.name, before)
+            return before  # an old process that starts with an upgrade, beside new ones
+        if before == HEAD:
+            return before
         if not before:
             # The same schema as after all migrations, which a test checks. Alembic takes longer to
             # import than most first runs take.
-            for statement in _create_statements(connection.dialect):
+            for statement in create_statements(connection.dialect):
                 connection.exec_driver_sql(statement)
             _stamp(connection)
-        elif before != HEAD:
+        else:
             migrate(connection)
+        connection.exec_driver_sql(record_lowest())
     return before
 
 
@@ -130,7 +179,7 @@ def _create_schema(connection: Connection, schema: str) -> None:
 _statements: dict[str, list[str]] = {}
 
 
-def _create_statements(dialect: Dialect) -> list[str]:
+def create_statements(dialect: Dialect) -> list[str]:
     """Return the statements that create all tables.
 
     They are rendered once per process: a suite of tests creates a database for each test.
@@ -150,21 +199,32 @@ def _create_statements(dialect: Dialect) -> list[str]:
 
 def _stamp(connection: Connection) -> None:
     """Write the revision as Alembic does, so that it can upgrade from here."""
+    for statement in stamp_statements():
+        connection.exec_driver_sql(statement)
+
+
+def stamp_statements() -> list[str]:
     key = f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num)"
-    connection.execute(
-        text(f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, {key})")
-    )
-    connection.execute(text(f"INSERT INTO {VERSION_TABLE} VALUES (:head)"), {"head": HEAD})
+    return [
+        f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, {key})",
+        f"INSERT INTO {VERSION_TABLE} VALUES ('{HEAD}')",
+    ]
 
 
 def migrate(connection: Connection) -> None:
     """Apply the missing migrations."""
     from alembic import command  # slow to import, and mostly not needed
+
+    config = alembic_config()
+    config.attributes["connection"] = connection
+    with _alembic:
+        command.upgrade(config, "head")
+
+
+def alembic_config() -> Config:
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
-    with _alembic:
-        command.upgrade(config, "head")
+    return config

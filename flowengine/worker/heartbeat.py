@@ -9,6 +9,7 @@ Documents are read and published by another thread.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import socket
@@ -24,7 +25,9 @@ from flowengine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers, is_alive
 from flowengine.engine.recovery import release_dropped, report_lost_tries
 from flowengine.engine.watchdog import Watchdog
+from flowengine.errors import DatabaseTooNew
 from flowengine.settings import Settings
+from flowengine.store import refuse_newer
 from flowengine.store.failures import is_unavailable
 from flowengine.store.protocol import ServerLock
 from flowengine.store.recovery_queries import HeldTask
@@ -62,8 +65,8 @@ class Heartbeat:
     ) -> None:
         """`names` are the facets that the server has code for.
 
-        `end` ends the process after its running work: it is called once, when the database was
-        away for longer than the setting `alone_patience`.
+        `end` ends the process after its running work: it is called when the database was away for
+        longer than the setting `alone_patience`, and when its schema needs newer code.
         """
         self._engine, self._settings, self.server = engine, settings, server
         self._names = names
@@ -77,7 +80,8 @@ class Heartbeat:
         self._outages = outage_log(settings.database_url)
         self._publisher = SchedulePublisher()
         self._documents = DocumentPublisher(settings.workflows)
-        self._end = end if settings.alone_patience else None
+        self._end, self._end_worker = end if settings.alone_patience else None, end
+        self._schema_due = 0.0
         self._stop = threading.Event()
         self._is_registered = self._has_failed = False
         self._failure, self._reached = (
@@ -98,6 +102,7 @@ class Heartbeat:
         while True:
             try:
                 with self._outages.watch():
+                    self._check_schema()
                     self.run_once()
                 self._has_failed, self._failure, self._reached = False, "", time.monotonic()
             except Exception as problem:
@@ -121,6 +126,29 @@ class Heartbeat:
                 self._end_alone()
             if self._stop.wait(self._settings.watchdog_interval):
                 return
+
+    def _check_schema(self) -> None:
+        """End a worker whose database needs newer code: its work would fail, and stand still."""
+        now = time.monotonic()
+        if now < self._schema_due:
+            return
+        self._schema_due = now + self._settings.heartbeat_interval
+        try:
+            refuse_newer(self._engine().database)
+        except DatabaseTooNew as problem:
+            self._schema_due = math.inf  # logged once
+            log.error(
+                "server %s (pid %s) cannot go on: %s; %s",
+                self.server.server_name,
+                self.server.pid,
+                problem,
+                "the worker ends after its running steps; its work goes to workers of newer code"
+                if self._end_worker
+                else "end this process",
+                extra={"action": "schema_too_new"},
+            )
+            if self._end_worker:
+                self._end_worker()
 
     def _end_alone(self) -> None:
         """End a worker that nobody can give work to, and that cannot say that it lives."""

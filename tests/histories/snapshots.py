@@ -15,6 +15,7 @@ from flowengine.store.tables import metadata
 Rows: TypeAlias = dict[str, dict[str, list[Any]]]  #: by table: its columns, and its rows
 
 _LEFT_OUT = {"flowengine_lock"}  #: belongs to the watchdog that recorded
+_OF_SCHEMA = "schema.lowest"  #: a counter that belongs to the revision
 
 
 def take(database: Database) -> Rows:
@@ -23,6 +24,7 @@ def take(database: Database) -> Rows:
     with database.read() as connection:
         for name, table in metadata.tables.items():
             rows = [list(row) for row in connection.execute(select(table))]
+            rows = [row for row in rows if row[0] != _OF_SCHEMA]
             if rows and name not in _LEFT_OUT:
                 found[name] = {"columns": [column.name for column in table.columns], "rows": rows}
     return found

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, inspect, text
 
 from flowengine.errors import DatabaseReadOnly, DatabaseTooNew, DatabaseTooOld, StoreError
-from flowengine.store import Database, ensure_schema, migrations, upgrade_schema
-from flowengine.store.migrations import HEAD, KNOWN, VERSION_TABLE
-from flowengine.store.schema_upgrade import migrate, revision_of
+from flowengine.store import Database, ensure_schema, migrations, refuse_newer, upgrade_schema
+from flowengine.store.migrations import HEAD, KNOWN, LOWEST, VERSION_TABLE
+from flowengine.store.schema_sql import upgrade_sql
+from flowengine.store.schema_upgrade import lowest_code, migrate, revision_of
 from flowengine.store.tables import agent_tables, metadata
 from tests.histories import snapshots
 from tests.integration.engines import one, opened
@@ -327,21 +330,115 @@ def set_revision(database: Database, revision: str) -> None:
         connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = :to"), {"to": revision})
 
 
+def newer_schema(database: Database, revision: str, lowest: int, *statements: str) -> None:
+    """Do what a newer flowengine does with its migration."""
+    upgrade_schema(database)
+    with database.write() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    set_revision(database, revision)
+    set_lowest(database, lowest)
+
+
+def execute_script(database: Database, script: str) -> None:
+    if database.has_server:
+        lines = [line for line in script.splitlines() if line not in ("BEGIN;", "COMMIT;")]
+        with database.write() as session:
+            session.connection.exec_driver_sql("\n".join(lines))
+        return
+    assert database.file is not None
+    with closing(sqlite3.connect(database.file)) as connection:
+        connection.executescript(script)
+
+
+def set_lowest(database: Database, lowest: int | None) -> None:
+    with database.write() as connection:
+        connection.execute(text("DELETE FROM flowengine_counter"))
+        if lowest is not None:
+            row = text("INSERT INTO flowengine_counter (name, value) VALUES (:name, :lowest)")
+            connection.execute(row, {"name": "schema.lowest", "lowest": lowest})
+
+
 @pytest.mark.parametrize("upgrade", [True, False])
-def test_a_database_of_a_newer_version_is_not_touched(database: Database, upgrade: bool) -> None:
+@pytest.mark.parametrize("lowest", [None, 9998])
+def test_a_newer_database_that_this_code_cannot_work_with_is_not_touched(
+    database: Database, upgrade: bool, lowest: int | None
+) -> None:
     upgrade_schema(database)
     set_revision(database, "9999")
+    set_lowest(database, lowest)
     with pytest.raises(DatabaseTooNew) as caught:
         ensure_schema(database, upgrade=upgrade)
+    why = (
+        "which this flowengine does not know: a newer version upgraded it"
+        if lowest is None
+        else f"which needs a flowengine of revision 9998 or later, and this one is of {HEAD}: a "
+        "newer version removed from it something that this one uses"
+    )
     assert str(caught.value) == (
-        f"the database {database.name} has schema revision '9999', which this flowengine does not "
-        "know: a newer version upgraded it; upgrade flowengine here too"
+        f"the database {database.name} has schema revision '9999', {why}; upgrade flowengine here "
+        "too"
     )
     with pytest.raises(DatabaseTooNew):
         upgrade_schema(database)
     with database.read() as session:
         connection = session.connection
         assert revision_of(connection) == "9999"
+
+
+@pytest.mark.parametrize("upgrade", [True, False])
+def test_a_newer_database_that_has_only_more_is_used_as_it_is(
+    database: Database, empty_database_url: str, upgrade: bool
+) -> None:
+    column = "ALTER TABLE flowengine_run ADD COLUMN later TEXT"
+    newer_schema(database, "9001", int(HEAD), column)
+    ensure_schema(database, upgrade=upgrade)
+    refuse_newer(database)
+    assert upgrade_schema(database) == ("9001", "9001")
+    with opened(empty_database_url) as engine:
+        engine.start(one(), "Flow", {})
+    set_lowest(database, 9001)
+    with pytest.raises(DatabaseTooNew):
+        refuse_newer(database)
+
+
+def test_an_upgrade_records_the_oldest_code_that_can_go_on(database: Database) -> None:
+    """Whether it makes the tables at once, or by migrations from an older revision."""
+    with database.write() as session:
+        snapshots.migrate_to(session.connection, "0020")
+    assert upgrade_schema(database) == ("0020", HEAD)
+    with database.read() as session:
+        assert lowest_code(session.connection) == int(LOWEST)
+    assert LOWEST in KNOWN
+    assert upgrade_schema(database) == (HEAD, HEAD)
+
+
+@pytest.mark.parametrize("before", ["", "0011", "0020", KNOWN[-2]])
+def test_the_printed_sql_makes_the_schema_of_the_upgrade(database: Database, before: str) -> None:
+    if before:
+        with database.write() as session:
+            snapshots.migrate_to(session.connection, before)
+    printed = upgrade_sql(database.engine.dialect, before)
+    assert printed.count("BEGIN;") == printed.count("COMMIT;") == 1
+    execute_script(database, printed)
+    with database.read() as session:
+        connection = session.connection
+        assert revision_of(connection) == HEAD
+        assert lowest_code(connection) == int(LOWEST)
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        assert compare_metadata(context, metadata) == []
+    printed_indexes, printed_room = indexes(database), room(database)
+    ensure_schema(database, upgrade=False)
+    assert upgrade_sql(database.engine.dialect, HEAD) == f"-- revision {HEAD}: nothing to upgrade\n"
+    with pytest.raises(StoreError, match="moves rows"):
+        upgrade_sql(database.engine.dialect, "0010")
+    with pytest.raises(StoreError, match="no schema revision '9999'"):
+        upgrade_sql(database.engine.dialect, "9999")
+    with database.write() as session:
+        metadata.drop_all(session.connection)
+        session.connection.execute(text(f"DROP TABLE {VERSION_TABLE}"))
+    upgrade_schema(database)
+    assert (printed_indexes, printed_room) == (indexes(database), room(database))
 
 
 def test_an_empty_database_is_upgraded_only_where_that_is_allowed(database: Database) -> None:

@@ -114,7 +114,7 @@ _SHORT_TEXT = re.compile(r"VARCHAR\(\d+\)")
 
 
 def upgrade() -> None:
-    is_postgres = op.get_bind().dialect.name == "postgresql"
+    is_postgres = op.get_context().dialect.name == "postgresql"
     # Short texts are compared byte by byte, whatever the language of the server.
     schema = _SHORT_TEXT.sub(r'\g<0> COLLATE "C"', _SCHEMA) if is_postgres else _SCHEMA
     for statement in schema.strip().rstrip(";").split(";"):

@@ -34,7 +34,7 @@ def upgrade() -> None:
         "CREATE INDEX IF NOT EXISTS flowengine_card_profile ON flowengine_card "
         "(project_id, card_id) WHERE type = 'sys.profile'"
     )
-    if op.get_bind().dialect.name != "postgresql":
+    if op.get_context().dialect.name != "postgresql":
         return
     for table, columns in _KEYS.items():
         op.execute(

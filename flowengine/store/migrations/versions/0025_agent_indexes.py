@@ -31,7 +31,7 @@ def upgrade() -> None:
     for name, (table, columns) in _INDEXES.items():
         op.drop_index(name, f"flowengine_{table}")
         op.create_index(name, f"flowengine_{table}", columns)
-    if op.get_bind().dialect.name == "postgresql":
+    if op.get_context().dialect.name == "postgresql":
         op.execute(
             "ALTER TABLE flowengine_agent_turn DROP CONSTRAINT flowengine_agent_turn_pkey, "
             f"ADD CONSTRAINT flowengine_agent_turn_pkey PRIMARY KEY ({_KEY})"
