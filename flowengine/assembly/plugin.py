@@ -32,7 +32,7 @@ from flowengine.assembly.launcher import EngineLauncher
 from flowengine.assembly.message_guard import guard_consumers
 from flowengine.assembly.missing_redis import name_missing_redis, refuse_missing_redis
 from flowengine.assembly.worker_log import show_steps_in_log
-from flowengine.assembly.worker_pool import takes_part
+from flowengine.assembly.worker_pool import executes_message, takes_part
 from flowengine.assembly.worker_queues import WorkerQueues
 from flowengine.authoring import event_facet_names, set_launcher_source, set_task_list_source
 from flowengine.dispatch import CeleryNotifier
@@ -89,6 +89,7 @@ class FlowEngine:
         signals.celeryd_init.connect(self._choose_queues, weak=False)
         signals.celeryd_after_setup.connect(self._report_worker, weak=False)
         signals.beat_init.connect(self._begin_beat, weak=False)
+        signals.worker_process_init.connect(self._begin_child, weak=False)
         signals.worker_process_shutdown.connect(self._end_process, weak=False)
         set_launcher_source(self.launcher)
         set_task_list_source(self._queues.task_list)
@@ -184,6 +185,18 @@ class FlowEngine:
         if self._in_place is None or self._in_place.pid != os.getpid():
             self._in_place = InPlaceLauncher(self.settings, redis_of(self.app))
         return self._in_place
+
+    def _begin_child(self, **_: Any) -> None:
+        """A pool child begins: end it if its worker has been killed meanwhile, or will be."""
+        if self.main_pid in (0, os.getpid()):
+            return  # a pool of one process sends the signal too
+
+        def parts() -> tuple[Engine, TaskWorker] | None:
+            process = self._process
+            is_own = process is not None and process.pid == os.getpid()
+            return (process.engine, process.task_worker) if process and is_own else None
+
+        OrphanGuard(self.main_pid, self.identity(), parts, executes_message).begin()
 
     def _end_process(self, **_: Any) -> None:
         """A pool child ends: finish its coroutines, flush its counters, remove its marker."""
@@ -346,8 +359,6 @@ class _Process:
         self.relay = celery_tasks.WakeupRelay(
             self.engine, plugin.identity(), self.task_worker.async_tries.declined
         )
-        if plugin.main_pid not in (0, self.pid):  # a pool child
-            OrphanGuard(self.engine, plugin.identity(), self.task_worker, plugin.main_pid).begin()
 
 
 def _consume_now(consumer: Any, queue: str) -> None:

@@ -7,6 +7,8 @@ greenlets takes no part in runs; it may serve other queues of the app.
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Iterable
 
 _GREENLETS = {"celery.concurrency.gevent": "gevent", "celery.concurrency.eventlet": "eventlet"}
@@ -28,3 +30,14 @@ def takes_part(pool: type, queues: Iterable[str]) -> bool:
             f"pool, with a -Q that does not name: {names}"
         )
     return False
+
+
+def executes_message() -> bool:
+    """Return whether Celery executes a message in this pool child, which it does in one thread.
+
+    For a child whose worker is gone; while the worker lives, the worker knows.
+    """
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_globals.get("__name__") != "celery.app.trace":
+        frame = frame.f_back
+    return frame is not None

@@ -1,0 +1,63 @@
+"""Pool children that are forked while their worker is killed end, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tests.acceptance.celery.conftest import GRAPHS, QUICK_START, MakeFleet
+from tests.celery_nodes import Fleet, LocalRabbit, until
+from tests.servers import RabbitServer
+
+#: A module of the user: its children take their time right after the fork.
+SLOW = b"""
+import os, pathlib, time
+
+traces, main = pathlib.Path(os.environ["TRACES"]), os.getpid()
+
+def wait():
+    while (traces / "slow").exists():
+        time.sleep(0.01)
+
+os.register_at_fork(after_in_child=wait)
+"""
+
+
+@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+def module_fleet(request: pytest.FixtureRequest, make_fleet: MakeFleet) -> Iterator[Fleet]:
+    imports = f"{GRAPHS},slow"
+    if request.param == "redis":
+        fleet = make_fleet(imports)
+    else:
+        shared: RabbitServer = request.getfixturevalue("shared_rabbit")
+        fleet = make_fleet(imports, broker=LocalRabbit(shared), backend=None)
+    fleet.add_worker("w", *QUICK_START, content={"slow.py": SLOW})
+    yield fleet
+    fleet.close()
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_idle_children_that_were_forked_when_their_worker_was_killed_end(fleet: Fleet) -> None:
+    (worker,) = fleet.workers
+    before = [psutil.Process(pid) for pid in worker.children()]
+    slow = fleet.traces / "slow"
+    slow.touch()
+    for child in before:
+        child.kill()
+
+    def forked() -> list[psutil.Process]:
+        found = [psutil.Process(pid) for pid in worker.children()]
+        new = [child for child in found if child not in before]
+        return new if len(new) == len(before) else []
+
+    new = until(forked, "the fork of both children")
+    main = psutil.Process(worker.pid)
+    main.kill()
+    until(lambda: has_ended(main), "the end of the worker")
+    slow.unlink()
+    until(lambda: all(map(has_ended, new)), "the end of the new children, which are idle")
