@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,6 +49,7 @@ from flowengine.store.claims import WorkerIdentity
 from flowengine.store.failures import DatabaseFailure
 from flowengine.tasks import celery_tasks
 from flowengine.tasks.control_queue import ControlQueue
+from flowengine.tasks.drained_queues import DrainedQueues
 from flowengine.tasks.flower_events import StepEvents
 from flowengine.tasks.signature_check import SignatureCheck
 from flowengine.worker import CircuitBreakers, TaskWorker
@@ -230,12 +231,26 @@ class FlowEngine:
             self._queues.add(queue)
             worker.consumer.call_soon(_consume_now, worker.consumer, queue)
 
+        def cancel(queue: str) -> None:
+            self._queues.leave(queue)
+            if worker.consumer is not None:
+                worker.consumer.call_soon(_cancel_now, worker.consumer, queue)
+
         server = server_of(self._server_id, self._boot_id, worker.hostname)
-        parts = (lambda: self.engine), self.settings, server, self.consumed
-        if self.settings.control_queue in self._queues.excluded:
-            return worker_heartbeat(*parts, tidy=self._end_left_commands, end=_end_worker)
-        check = ControlQueue(self.settings, self.consumed, consume).check
-        return worker_heartbeat(*parts, check, tidy=self._end_left_commands, end=_end_worker)
+        drained = DrainedQueues(server, self.consumed, consume, cancel)
+        # The last job: a control queue that a drained worker has just taken is left again.
+        jobs: list[Callable[[Engine], object]] = [drained.check]
+        if self.settings.control_queue not in self._queues.excluded:
+            jobs.insert(0, ControlQueue(self.settings, drained.task_lists, consume).check)
+        return worker_heartbeat(
+            lambda: self.engine,
+            self.settings,
+            server,
+            drained.task_lists,
+            *jobs,
+            tidy=self._end_left_commands,
+            end=_end_worker,
+        )
 
     def _end_left_commands(self) -> None:
         end_left_commands(self.settings)
@@ -365,6 +380,11 @@ def _consume_now(consumer: Any, queue: str) -> None:
     """Consume a queue in the thread of the consumer; one that reconnects does it anyway."""
     if consumer.task_consumer is not None:
         consumer.add_task_queue(queue)
+
+
+def _cancel_now(consumer: Any, queue: str) -> None:
+    if consumer.task_consumer is not None:
+        consumer.cancel_task_queue(queue)
 
 
 class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]

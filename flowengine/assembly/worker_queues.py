@@ -55,6 +55,9 @@ class WorkerQueues:
         # A queue of `task_queues` keeps its arguments.
         queues.select_add(queues.get(name, name))
 
+    def leave(self, name: str) -> None:
+        self._app.amqp.queues.deselect(name)
+
     def consumed(self) -> list[str]:
         """The queues this worker consumes; remote control may add and cancel some."""
         return sorted(self._app.amqp.queues.consume_from)

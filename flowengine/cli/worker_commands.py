@@ -13,16 +13,17 @@ from flowengine.settings import MAX_HELD
 _NONE = "none"
 
 
-def _limit(_: click.Context, __: click.Parameter, given: str | None) -> int | str | None:
-    """Return a whole number from 1 to the most, or `none`."""
+def _limit(_: click.Context, option: click.Parameter, given: str | None) -> int | str | None:
+    """Return a whole number up to the most, or `none`."""
     if given is None or given == _NONE:
         return given
+    least = 0 if option.name == "tasks" else 1
     try:
         number = int(given)
     except ValueError:
-        number = 0
-    if not 1 <= number <= MAX_HELD:
-        what = f"{given[:40]!r} is neither a number from 1 to {MAX_HELD:,} nor `none`"
+        number = -1
+    if not least <= number <= MAX_HELD:
+        what = f"{given[:40]!r} is neither a number from {least} to {MAX_HELD:,} nor `none`"
         raise click.BadParameter(what)
     return number
 
@@ -46,7 +47,9 @@ def list_workers(as_json: bool = False) -> None:
 
 @workers.command("set")
 @click.argument("name", metavar="WORKER")
-@click.option("--tasks", callback=_limit, metavar="N|none", help="Tries that it holds, at most.")
+@click.option(
+    "--tasks", callback=_limit, metavar="N|none", help="Tries that it holds, at most; 0: drain."
+)
 @click.option(
     "--workflows",
     callback=_limit,
@@ -71,6 +74,41 @@ def set_limits(
         raise click.UsageError("say which limit to set: --tasks, --workflows or both")
     changes = {option: None if value == _NONE else int(value) for option, value in given.items()}
     workers_view.set_limits(name, changes, named_actor(actor), reason, as_json=as_json)
+
+
+@workers.command()
+@click.argument("name", metavar="WORKER")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Wait until it holds no task; the exit code is 1 if it still does then.",
+)
+@REASON
+@ACTOR
+@JSON
+def drain(name: str, wait: float | None, reason: str, actor: str | None, as_json: bool) -> None:
+    """Let the workers of one name finish their tasks and claim no others: before they are stopped.
+
+    They obey within the interval of their heartbeat and stay idle, also when they are started
+    again, until `undrain`. A Celery worker consumes none of its queues meanwhile, those of plain
+    tasks neither.
+    """
+    from flowengine.cli import workers_view
+
+    workers_view.drain(name, wait, named_actor(actor), reason, as_json=as_json)
+
+
+@workers.command()
+@click.argument("name", metavar="WORKER")
+@REASON
+@ACTOR
+@JSON
+def undrain(name: str, reason: str, actor: str | None, as_json: bool) -> None:
+    """Let drained workers claim tasks again, as many as their settings say."""
+    from flowengine.cli import workers_view
+
+    workers_view.undrain(name, named_actor(actor), reason, as_json=as_json)
 
 
 COMMANDS = (workers,)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -17,6 +19,7 @@ from flowengine.engine.results import duration
 from flowengine.engine.workers import WorkerInfo
 
 _COLUMNS = ("worker", "machine", "task lists", "version", "heartbeat", "tasks", "workflows")
+_LOOK = 0.2  #: seconds between two looks at a worker that is drained
 _MAX_CELL = 200  #: characters of a list of task lists
 
 
@@ -47,8 +50,15 @@ def cells(info: WorkerInfo, now: int) -> tuple[str, ...]:
         duration(max(0, now - info.heartbeat)),
         _of(info.tries, info.max_tasks),
         _of(info.runs, info.max_workflows),
-        info.state,
+        _state(info),
     )
+
+
+def _state(info: WorkerInfo) -> str:
+    """Return the state of its registration, or how far it is drained, and by whom."""
+    if not info.is_drained:
+        return info.state
+    return f"{'draining' if info.tries else 'drained'} by {info.limits_set_by}"
 
 
 def _of(held: int, limit: int | None) -> str:
@@ -64,8 +74,43 @@ def set_limits(
     if as_json:
         click.echo(json_of({"worker": name, **asdict(limits), "actor": str(Actor.of(actor))}))
         return
-    told = [
-        f"{option} {'as its settings say' if value is None else f'at most {value}'}"
-        for option, value in asdict(limits).items()
-    ]
+    told = [f"{option} {_words(value)}" for option, value in asdict(limits).items()]
     console.print(line(f"worker {name}: {', '.join(told)}; obeyed within {interval:g} s"))
+
+
+def _words(limit: int | None) -> str:
+    if limit == 0:
+        return "none: it is drained"
+    return "as its settings say" if limit is None else f"at most {limit}"
+
+
+def drain(name: str, wait: float | None, actor: str, reason: str, *, as_json: bool) -> None:
+    with open_engine() as engine:
+        engine.workers.drain(name, actor=actor, reason=reason)
+        interval, is_idle = engine.settings.heartbeat_interval, None
+        if wait is not None:
+            # Before that, a process may claim that has not read the change.
+            begun, is_idle = time.monotonic(), False
+            while not is_idle and time.monotonic() - begun < wait:
+                time.sleep(_LOOK)
+                is_idle = time.monotonic() - begun >= interval and engine.workers.is_idle(name)
+    if as_json:
+        about = {} if is_idle is None else {"is_idle": is_idle}
+        click.echo(json_of({"worker": name, "drained": True, "actor": actor, **about}))
+    elif is_idle is None:
+        text = f"worker {name} claims nothing more within {interval:g} s"
+        console.print(line(f"{text}; `flowengine workers` shows what it still holds"))
+    else:
+        text = "holds no task: stop it now" if is_idle else f"still holds tasks after {wait:g} s"
+        console.print(line(f"worker {name} {text}"))
+    sys.exit(1 if is_idle is False else 0)
+
+
+def undrain(name: str, actor: str, reason: str, *, as_json: bool) -> None:
+    with open_engine() as engine:
+        engine.workers.undrain(name, actor=actor, reason=reason)
+        interval = engine.settings.heartbeat_interval
+    if as_json:
+        click.echo(json_of({"worker": name, "drained": False, "actor": actor}))
+        return
+    console.print(line(f"worker {name} claims tasks again within {interval:g} s"))

@@ -21,6 +21,7 @@ Death = Callable[[ServerDefinition], str | None]
 
 #: How the alarm of an unserved task begins.
 UNSERVED = "waits for a worker of task list"
+_NAMED = 3  #: drained servers that an alarm names
 ENDLESS = 40  #: the size of a gap of unknown length
 
 
@@ -116,6 +117,11 @@ def unserved_alarm(alive: Sequence[ServerDefinition], facet: str, task_list: str
             "the module that decorates it, or start a worker that does"
         )
     if not any(consumes(server, task_list) for server in capable):
+        if drained := [s.server_name for s in capable if s.is_drained and _has(s, task_list)]:
+            return (
+                f"{UNSERVED} {task_list!r}: {', '.join(sorted(drained)[:_NAMED])} is drained; "
+                f"`flowengine workers undrain {min(drained)}` ends this, or start another worker"
+            )
         return (
             f"{UNSERVED} {task_list!r}: {capable[0].server_name} has the code of event facet "
             f"{facet!r} but consumes {', '.join(capable[0].topics)}; add {task_list!r} to a "
@@ -125,4 +131,9 @@ def unserved_alarm(alive: Sequence[ServerDefinition], facet: str, task_list: str
 
 
 def consumes(server: ServerDefinition, task_list: str) -> bool:
+    """Whether a server takes tasks of the list."""
+    return not server.is_drained and _has(server, task_list)
+
+
+def _has(server: ServerDefinition, task_list: str) -> bool:
     return not server.topics or task_list in server.topics  # without topics it consumes all

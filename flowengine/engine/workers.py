@@ -45,6 +45,7 @@ class WorkerInfo:
     max_tasks: int | None = None  #: None: any number
     max_workflows: int | None = None
     limits_set_by: str | None = None  #: the actor, if its limits are not those of its settings
+    is_drained: bool = False  #: it finishes what it holds, and claims nothing
 
 
 class Workers:
@@ -78,12 +79,13 @@ class Workers:
     ) -> Limits:
         """Set the limits of all servers of that name, now and after they are started again.
 
-        A limit is a whole number from 1 to 1,000,000. None removes one that was set: that of the
-        settings of each server applies again. A server obeys within the interval of its heartbeat.
-        Returns what is set for the name now. Raises UnknownWorker, ValueRefused.
+        A limit is a whole number from 1 to 1,000,000; `tasks=0` drains them. None removes one that
+        was set: that of the settings of each server applies again. A server obeys within the
+        interval of its heartbeat. Returns what is set for the name now. Raises UnknownWorker,
+        ValueRefused.
         """
-        for option, given in (("tasks", tasks), ("workflows", workflows)):
-            _check(option, given)
+        for option, given, least in (("tasks", tasks, 0), ("workflows", workflows, 1)):
+            _check(option, given, least)
         who = named_actor(actor)
         with self._database.write() as session:
             if not session.worker_limits.is_name(name):
@@ -98,7 +100,8 @@ class Workers:
             session.worker_limits.put(name, limits, who, now)
             about: dict[str, Any] = {"actor": who, "reason": reason, "now": now}
             set_to = {"tasks": limits.tasks, "workflows": limits.workflows}
-            session.actions.add(uuid.uuid4().hex, "limit", subject=name, options=set_to, **about)
+            kind = "drain" if limits.tasks == 0 else "undrain" if before.tasks == 0 else "limit"
+            session.actions.add(uuid.uuid4().hex, kind, subject=name, options=set_to, **about)
         log.info(
             "limits of worker %s set by %s: %s tries, %s runs",
             name,
@@ -109,14 +112,37 @@ class Workers:
         )
         return limits
 
+    def drain(self, name: str, *, actor: Actor | str = "", reason: str = "") -> None:
+        """Let all servers of that name finish the tasks that they hold, and claim no others.
 
-def _check(option: str, given: object) -> None:
+        They stay idle then, also after they are started again, until `undrain`. A server obeys
+        within the interval of its heartbeat. Raises UnknownWorker.
+        """
+        self.set_limits(name, tasks=0, actor=actor, reason=reason)
+
+    def undrain(self, name: str, *, actor: Actor | str = "", reason: str = "") -> None:
+        """Let drained servers claim again, as many tasks as their settings say.
+
+        Raises ValueRefused if they are not drained, and UnknownWorker.
+        """
+        with self._database.read() as session:
+            is_drained = session.worker_limits.get(name).tasks == 0
+        if not is_drained and any(info.name == name for info in self.list()):
+            raise ValueRefused(f"worker {clipped(repr(name), 100)} is not drained")
+        self.set_limits(name, tasks=None, actor=actor, reason=reason)
+
+    def is_idle(self, name: str) -> bool:
+        """Whether the drained servers of that name hold no task."""
+        return not any(info.tries for info in self.list() if info.name == name)
+
+
+def _check(option: str, given: object, least: int) -> None:
     if given is None or isinstance(given, Unchanged):
         return
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_HELD:
+    if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= MAX_HELD:
         raise ValueRefused(
             f"{option}={clipped(repr(given), 100)} is no limit of a worker: give a whole number "
-            f"from 1 to {MAX_HELD:,}, or None to let its settings apply"
+            f"from {least} to {MAX_HELD:,}, or None to let its settings apply"
         )
 
 
@@ -145,4 +171,5 @@ def _info(
         max_tasks=limits.tasks,
         max_workflows=limits.workflows,
         limits_set_by=actor,
+        is_drained=server.is_drained,
     )

@@ -65,15 +65,22 @@ class ServerDefinition:
     machine: str = ""  #: its host name
     max_tasks: int | None = None  #: of its settings; None: any number
     max_workflows: int | None = None
+    #: Whether somebody has limited the servers of its name to no task at all.
+    is_drained: bool = False
 
     @property
     def is_poller(self) -> bool:
         return self.manager == POLLER
 
 
-_COLUMNS = [field.name for field in fields(ServerDefinition) if field.name != "handled"]
+_UNSTORED = ("handled", "is_drained")
+_COLUMNS = [field.name for field in fields(ServerDefinition) if field.name not in _UNSTORED]
+_IS_DRAINED = (
+    "EXISTS (SELECT 1 FROM flowengine_workerlimit l "
+    "WHERE l.name = server_name AND l.max_tasks = 0) AS is_drained"
+)
 _JSON = ("server_ips", "topics", "handlers", "error")
-_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM flowengine_server"
+_SELECT = f"SELECT {', '.join(_COLUMNS)}, {_IS_DRAINED} FROM flowengine_server"
 _IS_ALIVE = f"state IN ({quoted(ServerState.ALIVE)})"
 _ALIVE = statement(f"{_SELECT} WHERE {_IS_ALIVE}")
 _POLLERS = f"SELECT uuid, topics FROM flowengine_server WHERE manager = '{POLLER}' AND {_IS_ALIVE}"
@@ -85,7 +92,7 @@ _REGISTER = statement(
 _HEARTBEAT = statement(
     "UPDATE flowengine_server SET ping_time = :now, handlers = :handlers, topics = :topics, "
     f"lock_token = :lock_token, state = '{ServerState.RUNNING}', error = NULL "
-    f"WHERE uuid = :uuid AND state IN ({quoted(ServerState.CAN_BEAT)})"
+    f"WHERE uuid = :uuid AND state IN ({quoted(ServerState.CAN_BEAT)}) RETURNING {_IS_DRAINED}"
 )
 # Without its token: its lock is free, and tasks with a spooled report may wait for their delivery.
 _DEREGISTER = statement(
@@ -121,11 +128,11 @@ class Servers(Part):
         }
         self._session.execute(_REGISTER, row)
 
-    def record_heartbeat(self, server: ServerDefinition, now: int) -> None:
-        """Record a heartbeat, with the facets and task lists of the server."""
+    def record_heartbeat(self, server: ServerDefinition, now: int) -> bool:
+        """Record a heartbeat, with the facets and lists of a server; return if it is drained."""
         values = {"uuid": server.uuid, "now": now, "lock_token": server.lock_token}
         values |= {name: codec.dump(getattr(server, name)) for name in ("handlers", "topics")}
-        self._session.execute(_HEARTBEAT, values)
+        return bool(self._session.execute(_HEARTBEAT, values).scalar())
 
     def deregister(self, server_id: str) -> None:
         """Record that a server has shut down."""
@@ -176,4 +183,5 @@ class Servers(Part):
 
 def _server_of(row: Row[Any]) -> ServerDefinition:
     values = {name: getattr(row, name) for name in _COLUMNS}
-    return ServerDefinition(**values | {name: codec.load(values[name]) for name in _JSON})
+    values |= {name: codec.load(values[name]) for name in _JSON}
+    return ServerDefinition(**values, is_drained=bool(row.is_drained))

@@ -203,13 +203,34 @@ class Heartbeat:
         server.lock_token = token
         with engine.database.write() as session:
             now = session.now()
+            is_drained = server.is_drained
             if self._is_registered:
-                session.servers.record_heartbeat(server, now)
+                is_drained = session.servers.record_heartbeat(server, now)
             else:
                 server.start_time = server.ping_time = now
                 session.servers.register(server)
         self._is_registered, self._written = True, (*serves, token)
         self._sent = self._beaten = time.monotonic()
+        self._note_drain(is_drained=is_drained)
+
+    def _note_drain(self, *, is_drained: bool) -> None:
+        if is_drained == self.server.is_drained:
+            return
+        self.server.is_drained = is_drained
+        if is_drained:
+            log.info(
+                "worker %s is drained: it finishes the tasks that it holds and claims no others; "
+                "`flowengine workers undrain %s` ends this",
+                self.server.server_name,
+                self.server.server_name,
+                extra={"action": "worker_drained"},
+            )
+        else:
+            log.info(
+                "worker %s is not drained any more: it claims tasks again",
+                self.server.server_name,
+                extra={"action": "worker_undrained"},
+            )
 
     def run(self, engine: Engine) -> None:
         """Register the server that starts, if it is not registered, and say that it runs."""

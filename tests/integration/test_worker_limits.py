@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from sqlalchemy import text
 
 from flowengine import event_facet, foreach, workflow
 from flowengine.authoring import event_facet_names
 from flowengine.cli import main
 from flowengine.dispatch import NullNotifier
 from flowengine.engine import Engine
+from flowengine.engine.recovery import alarm_unserved_tasks
 from flowengine.errors import UnknownWorker, ValueRefused
 from flowengine.evaluator.triggers import Succeeded
 from flowengine.settings import Settings
@@ -61,7 +63,7 @@ def engine(database_url: str, wakeups: Wakeups, tmp_path: Path) -> Iterator[Engi
         yield engine
 
 
-def register(engine: Engine, name: str = "io@vm", **limits: int | None) -> None:
+def register(engine: Engine, name: str = "io@vm", **limits: Any) -> None:
     server = ServerDefinition(IDENTITY.server_id, "default", "test", name)
     server = replace(server, state=ServerState.RUNNING, boot_id=IDENTITY.boot_id, **limits)
     with engine.database.write() as session:
@@ -200,8 +202,10 @@ def test_a_limit_that_is_no_number_from_1_to_the_most_is_refused(
     engine: Engine, wrong: Any
 ) -> None:
     register(engine)
-    for option in ("tasks", "workflows"):
-        with pytest.raises(ValueRefused, match=f"{option}=.* from 1 to 1,000,000, or None"):
+    for option, least in (("tasks", 0), ("workflows", 1)):
+        if wrong is least:
+            continue  # no tasks: see drain
+        with pytest.raises(ValueRefused, match=f"{option}=.* from {least} to 1,000,000, or None"):
             engine.workers.set_limits("io@vm", **{option: wrong})
     (info,) = engine.workers.list()
     assert (info.max_tasks, info.max_workflows) == (None, None)
@@ -413,7 +417,101 @@ def test_a_command_that_is_called_wrongly_changes_nothing(engine: Engine, comman
     register(engine)
     assert "did you mean 'io@vm'" in command("set", "io@wm", "--tasks", "1", expect=1).output
     assert "--tasks, --workflows" in command("set", "io@vm", expect=2).output
-    for wrong in ("0", "-1", "many", "1000001", "9" * 5000):
+    assert "from 1 to" in command("set", "io@vm", "--workflows", "0", expect=2).output
+    for wrong in ("-1", "many", "1000001", "9" * 5000):
         assert "nor `none`" in command("set", "io@vm", "--tasks", wrong, expect=2).output
     (listed,) = json.loads(command("list", "--json").output)
     assert listed["max_tasks"] is None
+
+
+# --- drain ---
+
+
+@pytest.mark.each_database
+def test_a_drained_server_claims_nothing_and_others_do(engine: Engine) -> None:
+    register(engine)
+    start(engine, steps=4)
+    (task,) = claim(engine, 1)
+    engine.workers.drain("io@vm", actor="eva", reason="new disk")
+    engine.limited_claims._known.clear()  # the interval of the heartbeat has passed
+    assert claim(engine) == []
+    assert engine.workers.list()[0].is_drained
+    assert not engine.workers.is_idle("io@vm")
+    assert engine.report(task, Succeeded({"y": 1})), "it finishes what it holds"
+    assert claim(engine) == []
+    assert engine.workers.is_idle("io@vm")
+    other = WorkerIdentity("o" * 32, "c" * 32, 2)
+    assert len(engine.claim(NAMES, "default", other, most=1)) == 1
+    engine.workers.undrain("io@vm", actor="eva")
+    engine.limited_claims._known.clear()
+    assert len(claim(engine)) == 2
+    assert [(one.action, one.reason) for one in engine.actions()] == [
+        ("undrain", ""),
+        ("drain", "new disk"),
+    ]
+
+
+def test_a_heartbeat_tells_a_server_that_it_is_drained(engine: Engine) -> None:
+    register(engine)
+    with engine.database.write() as session:
+        (server,) = session.servers.alive()
+        assert not session.servers.record_heartbeat(server, 1)
+    engine.workers.set_limits("io@vm", tasks=0)
+    with engine.database.write() as session:
+        assert session.servers.record_heartbeat(server, 1)
+        assert [one.is_drained for one in session.servers.alive()] == [True]
+
+
+def test_runs_that_only_drained_servers_can_run_have_an_alarm_with_the_cure(
+    engine: Engine,
+) -> None:
+    register(engine, handlers=NAMES, topics=["default"])
+    (run,) = start(engine)
+    engine.workers.drain("io@vm")
+    alarm_unserved_tasks(engine)
+    alarm = engine.get(run).alarm or ""
+    assert "io@vm is drained; `flowengine workers undrain io@vm` ends this" in alarm
+    engine.workers.undrain("io@vm")
+    alarm_unserved_tasks(engine)
+    assert engine.get(run).alarm is None
+
+
+def test_only_a_drained_worker_is_undrained(engine: Engine) -> None:
+    register(engine)
+    with pytest.raises(ValueRefused, match="worker 'io@vm' is not drained"):
+        engine.workers.undrain("io@vm")
+    with pytest.raises(UnknownWorker, match="did you mean 'io@vm'"):
+        engine.workers.drain("oi@vm")
+    with pytest.raises(ValueRefused, match="from 0 to"):
+        engine.workers.set_limits("io@vm", tasks=-1)
+    with pytest.raises(ValueRefused, match="from 1 to"):
+        engine.workers.set_limits("io@vm", workflows=0)
+
+
+def test_the_commands_drain_a_worker_and_say_who_did_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/flow.db"
+    monkeypatch.setenv("FLOWENGINE_DATABASE_URL", url)
+    monkeypatch.setenv("FLOWENGINE_HEARTBEAT_INTERVAL", "0.1")
+    with opened(url) as engine:
+        register(engine)
+        start(engine)
+        claim(engine, 1)
+
+    def run(*words: str, expect: int = 0) -> str:
+        result = CliRunner().invoke(main, ["workers", *words], env={"COLUMNS": "200"})
+        assert result.exit_code == expect, result.output
+        return result.output
+
+    drained = run("drain", "io@vm", "--actor", "eva", "--reason", "new disk")
+    assert drained.startswith("worker io@vm claims nothing more within 0.1 s")
+    assert "draining by person:eva" in run()
+    assert run("drain", "io@vm", "--wait", "0.3", expect=1).endswith("holds tasks after 0.3 s\n")
+    with opened(url) as engine, engine.database.write() as session:
+        session.connection.execute(text("UPDATE flowengine_task SET state = 'completed'"))
+    assert run("drain", "io@vm", "--wait", "20") == "worker io@vm holds no task: stop it now\n"
+    assert "drained by person:" in run()
+    assert run("undrain", "io@vm") == "worker io@vm claims tasks again within 0.1 s\n"
+    assert "drained" not in run()
+    assert "none: it is drained" in run("set", "io@vm", "--tasks", "0")
