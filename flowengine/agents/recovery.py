@@ -28,11 +28,12 @@ class AgentRecovery:
     def recover(self) -> None:
         """Do what a crash left undone: due messages, stranded turns, deadlines, unwanted turns."""
         database, settings = self._database, self._settings
-        with database.read() as session:
+        with database.autocommit_read() as session:
             now = session.now()
             before = now - round(1000 * settings.watchdog_interval)
             if not session.agent_heads.has_work(before, now):
                 return
+        with database.read() as session:
             due = session.agent_inbox.waiting(before, MANY)
             stranded = session.agent_inbox.stranded(MANY)
             expired = session.agent_heads.expired(now, MANY)

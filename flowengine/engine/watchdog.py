@@ -54,7 +54,7 @@ class Watchdog:
 
         `patience` is added to the interval, in seconds.
         """
-        with self._engine.database.read() as session:
+        with self._engine.database.autocommit_read() as session:
             now = session.now()
             until = session.locks.ends(LEASE)
         most = (self._engine.settings.watchdog_interval + patience) * 1000

@@ -13,7 +13,7 @@ _ACQUIRE = statement(
     "AND (until <= :now OR owner = :owner OR until > :unexplained)"
 )
 _EXPIRE = statement("UPDATE flowengine_lock SET until = 0 WHERE name = :name")
-_ENDS = statement("SELECT until FROM flowengine_lock WHERE name = :name")
+_ENDS = "SELECT until FROM flowengine_lock WHERE name = %s"
 _ENDS_OF = statement("SELECT name, until FROM flowengine_lock WHERE name LIKE :beginning")
 
 
@@ -34,7 +34,8 @@ class Locks(Part):
 
     def ends(self, name: str) -> int:
         """Return when a lease ends or ended; 0 if it was never acquired."""
-        return int(self._session.execute(_ENDS, {"name": name}).scalar() or 0)
+        rows = self._session.rows(_ENDS, (name,))
+        return int(rows[0][0]) if rows else 0
 
     def ends_of(self, prefix: str) -> dict[str, int]:
         """Return when the leases end or ended whose name has this prefix."""

@@ -19,10 +19,12 @@ from flowengine.store.schedule_tables import SCHEDULE_IS_DUE
 from flowengine.store.tables import (
     FACT_IS_WAITING,
     RUN_HAS_ALARM,
+    RUN_IS_QUEUED,
     TASK_IS_PENDING,
     TASK_IS_REPORTED,
     TASK_IS_RETRY,
     TASK_IS_RUNNING,
+    TASK_IS_WAITING,
     TIMER_IS_SET,
     TaskRow,
 )
@@ -107,8 +109,13 @@ _REPORTED_TOGETHER = statement(
     f"WHERE run_id = j.run_id AND join_id = j.id AND {TASK_IS_REPORTED}) LIMIT 1"
 )
 _HELD_BY = _held("boot_id IN :boots", "boots")
+_HELD_BY_ONE = (
+    f"SELECT {', '.join(column.name for column in _HELD)} FROM flowengine_task "
+    f"WHERE {TASK_IS_RUNNING} AND boot_id = %s"
+)
 _HELD_SINCE = _held("boot_id = :boot AND pid = :process AND started < :before")
-_OVERDUE = _held("timeout_ms IS NOT NULL AND activity + timeout_ms < :now").limit(MANY)
+_IS_OVERDUE = "timeout_ms IS NOT NULL AND activity + timeout_ms < {}"
+_OVERDUE = _held(_IS_OVERDUE.format(":now")).limit(MANY)
 _LAST_SIGN = statement(
     f"SELECT max(activity) FROM flowengine_task WHERE {TASK_IS_RUNNING} AND boot_id = :boot"
 )
@@ -161,6 +168,21 @@ _DUE_BY_CLOCK = statement(
     f"SELECT EXISTS (SELECT 1 FROM flowengine_timer WHERE {TIMER_IS_SET} AND due <= :now), "
     f"EXISTS (SELECT 1 FROM flowengine_schedule WHERE {SCHEDULE_IS_DUE} AND due <= :now)"
 )
+# Each condition is that of a partial index, so an idle pass of recovery is this one statement.
+_HAS_WORK = "SELECT " + " OR ".join(
+    f"EXISTS (SELECT 1 FROM flowengine_{table} WHERE {condition})"
+    for table, condition in (
+        ("task", TASK_IS_PENDING),
+        ("task", TASK_IS_WAITING),
+        ("task", TASK_IS_REPORTED),
+        ("task", f"{TASK_IS_RUNNING} AND {_IS_OVERDUE.format('%s')}"),
+        ("fact", FACT_IS_WAITING),
+        ("timer", f"{TIMER_IS_SET} AND due <= %s"),
+        ("schedule", f"{SCHEDULE_IS_DUE} AND due <= %s"),
+        ("run", RUN_IS_QUEUED),
+        ("run", f"{RUN_HAS_ALARM} AND finished IS NULL"),
+    )
+)
 _FIRE = statement("UPDATE flowengine_timer SET fired = :now WHERE id IN :ids", "ids")
 # The ids of a run's timers begin like its id: a range of the primary key.
 _TIMERS = statement(
@@ -179,6 +201,10 @@ class RecoveryQueries(Part):
         """
         found = self._session.execute(_WITH_FACTS, {"limit": limit, "first": first}).scalars()
         return sorted(found, key=lambda run_id: (run_id < first, run_id))[:limit]
+
+    def has_work(self, now: int) -> bool:
+        """Whether a job of recovery that reads rows would find any; what it finds may be empty."""
+        return bool(self._session.rows(_HAS_WORK, (now, now, now))[0][0])
 
     def due_by_clock(self, now: int) -> tuple[bool, bool]:
         """Return whether timers are due, and whether schedules are."""
@@ -224,6 +250,10 @@ class RecoveryQueries(Part):
             if self._session.execute(_REPORTED_ALONE, {"run": run_id}).first()
             or self._session.execute(_REPORTED_TOGETHER, {"run": run_id, **values}).first()
         ]
+
+    def held_by_boot(self, boot_id: str) -> list[HeldTask]:
+        """Return the same for one boot; also outside a transaction."""
+        return [HeldTask(*row) for row in self._session.rows(_HELD_BY_ONE, (boot_id,))]
 
     def held_by_boots(self, boot_ids: Sequence[str]) -> list[HeldTask]:
         return [

@@ -332,14 +332,13 @@ class PoolChildren:
 
     def check(self, engine: Engine) -> None:
         """Report the tries of dead children as lost; kill children that hang."""
-        with engine.database.read() as session:
-            held = session.recovery.held_by_boots([self._server.boot_id])
-            still = {task.task_id for task in held}
-            ended = [task for task in self._held if task.task_id not in still and task.timeout_ms]
-            silent = session.recovery.timed_out([task.task_id for task in ended])
-            # By the markers, not by the last check: a try may begin and be cancelled since.
-            running = self._running_unheld(still)
-            canceled = session.recovery.canceled(list(running))
+        with engine.database.autocommit_read() as session:
+            held = session.recovery.held_by_boot(self._server.boot_id)
+        still = {task.task_id for task in held}
+        ended = [task for task in self._held if task.task_id not in still and task.timeout_ms]
+        # By the markers, not by the last check: a try may begin and be cancelled since.
+        running = self._running_unheld(still)
+        silent, canceled = self._how_they_ended(engine, ended, list(running))
         for task in canceled:
             task = replace(task, pid=running[task.task_id])
             self._canceled.setdefault(task.task_id, (task, self._clock()))
@@ -352,6 +351,16 @@ class PoolChildren:
         for task in ended:
             if task.task_id in silent:
                 self._kill(task)
+
+    def _how_they_ended(
+        self, engine: Engine, ended: Sequence[HeldTask], running: Sequence[str]
+    ) -> tuple[set[str], list[HeldTask]]:
+        """Return the tasks that were ended for their silence, and those that were cancelled."""
+        if not ended and not running:
+            return set(), []  # an idle worker asks twice a second
+        with engine.database.read() as session:
+            silent = session.recovery.timed_out([task.task_id for task in ended])
+            return silent, session.recovery.canceled(running)
 
     def _running_unheld(self, held: Container[str]) -> dict[str, int]:
         """Return the tasks that pool children execute without a lease, with their pids."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,15 +16,18 @@ from unittest.mock import patch
 import pytest
 from sqlalchemy import create_engine, event, text
 
-from flowengine import event_facet, foreach, workflow
+from flowengine import event_facet, foreach, wait_for, workflow
+from flowengine.agents import agents_of
 from flowengine.authoring import Workflow, event_facet_names
 from flowengine.dispatch import Group
 from flowengine.dispatch.notifier import MOST, batches
 from flowengine.engine import Engine, Run
+from flowengine.engine.watchdog import LEASE, Watchdog
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.postgres import database as postgres_database
 from flowengine.worker import TaskWorker
+from flowengine.worker.heartbeat import server_of, worker_heartbeat
 from tests.integration.engines import opened, replace_notifier, watched
 from tests.servers import PostgresServer
 
@@ -60,6 +63,11 @@ def two_each(ns: list[int]) -> int:
 def small(n: int) -> int:
     n = inc(inc(inc(n)))
     return total([inc(n), inc(n), inc(n), inc(n)])
+
+
+@workflow
+def asking() -> str:
+    return wait_for("answer", str)
 
 
 @dataclass
@@ -190,6 +198,47 @@ def test_small_runs_share_their_statements(work: WorkingSet) -> None:
     # Five stages, each for all runs at once; the start; the claim and what it needs.
     assert sum(statements.values()) <= 14, statements
     assert work.messages == 1
+
+
+def next_tick(work: WorkingSet, watchdog: Watchdog) -> bool:
+    """Run the pass of the next interval now."""
+    with work.engine.database.write() as session:
+        session.locks.expire(LEASE)
+    work.statements.clear()
+    return watchdog.tick()
+
+
+def test_an_idle_interval_of_a_fleet_is_one_transaction_and_four_single_statements(
+    work: WorkingSet, tmp_path: Path
+) -> None:
+    """One pass of recovery, which the beat's tick starts, and the heartbeat thread of a worker."""
+    agents_of(work.engine)
+    settings = replace(work.engine.settings, lock_heartbeat_interval=0)
+    server = server_of("server", "c" * 32, "w1@vm")
+    heartbeat = worker_heartbeat(lambda: work.engine, settings, server, lambda: ["default"])
+    watchdog = Watchdog(work.engine)
+    heartbeat.run_once()  # it registers, publishes, and finds that no beat ticks
+    assert next_tick(work, watchdog)
+    heartbeat.run_once()
+    with work.counted() as statements:
+        assert next_tick(work, watchdog)
+        heartbeat.run_once()
+    # The lease of the pass and who lives; work of runs, of agents; tasks that it holds; its turn.
+    assert statements["BEGIN"] == 1, statements
+    assert sum(statements.values()) <= 12, statements  # two of them are counted twice
+    assert statements["SELECT EXISTS"] == 2
+
+
+def test_an_idle_pass_costs_as_much_beside_runs_that_wait(work: WorkingSet) -> None:
+    watchdog = Watchdog(work.engine)
+    waiting = [work.engine.start(asking.program(), asking.name, {}) for _ in range(20)]
+    while work.task_worker.drain("default"):
+        pass
+    assert next_tick(work, watchdog)
+    with work.counted() as statements:
+        assert next_tick(work, watchdog)
+    assert {run.info().state for run in waiting} == {"RUNNING"}
+    assert statements["BEGIN"] == 1, statements
 
 
 ROWS_READ = """
