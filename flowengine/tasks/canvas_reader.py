@@ -8,7 +8,7 @@ belongs. An option that has no counterpart is a problem, and all of them are col
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -242,7 +242,10 @@ class _Reader:
     def _chain(
         self, signature: Signature, options: dict[str, Any], place: str, is_last: bool
     ) -> Part:
-        given = _without_empty(list(signature.tasks))
+        read = [
+            each if (known := self._signature(each)) is None else known for each in signature.tasks
+        ]
+        given = _without_empty(read)
         if not given:
             self._refuse(place, "the chain is empty")
         self._check_composition(options, place)
@@ -263,21 +266,21 @@ class _Reader:
         self._check_composition(options, place)
         members = [
             self.part(member, f"{place}.group[{number}]", _passed(options))
-            for number, member in enumerate(self._members(signature))
+            for number, member in enumerate(self._members(signature.tasks))
         ]
+        if options.get("link") or options.get("link_error"):
+            self._refuse(place, "a group carries no link, as in Celery: link its tasks, or a chord")
         return GroupPart(tuple(members), place)
 
     def _chord(
         self, signature: Signature, options: dict[str, Any], place: str, is_last: bool
     ) -> Part:
-        header = signature.tasks if isinstance(signature.tasks, group) else None
-        tasks = group(list(signature.tasks), app=self._app) if header is None else header
         if signature.body is None:
             self._refuse(place, "the chord has no body: write a group, or chord(header, body)")
         self._check_composition(options, place)
         members = [
             self.part(member, f"{place}.header[{number}]", _passed(options))
-            for number, member in enumerate(self._members(tasks))
+            for number, member in enumerate(self._members(_header(signature)))
         ]
         parts: list[Part] = [GroupPart(tuple(members), f"{place}.header")]
         if signature.body is not None:
@@ -285,12 +288,12 @@ class _Reader:
         links = tuple(self._links(options, place))
         return ChainPart(tuple(parts), links, tuple(self._errbacks(options, place)), place)
 
-    def _members(self, signature: Signature) -> Iterator[Signature]:
+    def _members(self, tasks: Iterable[Any]) -> Iterator[Any]:
         """Yield the tasks of a group; groups in it are unrolled, as Celery does."""
-        for given in signature.tasks:
+        for given in tasks:
             member = self._signature(given)
             if isinstance(member, group):
-                yield from self._members(member)
+                yield from self._members(member.tasks)
             elif not (isinstance(member, _chain) and not member.tasks):
                 yield given if member is None else member
 
@@ -310,16 +313,22 @@ def _given(signature: Any, given: Given) -> Any:
         signature = Signature.from_dict(signature)
     match signature:
         case _chain():
-            first, *rest = signature.tasks
-            return _with_tasks(signature, [_given(first, given), *rest])
+            firsts = [_given(first, given) for first in signature.tasks[:1]]
+            return _with_tasks(signature, [*firsts, *signature.tasks[1:]])
         case group():
             return _with_tasks(signature, [_given(each, given) for each in signature.tasks])
         case chord():
-            header = [_given(each, given) for each in signature.tasks]
+            header = [_given(each, given) for each in _header(signature)]
             copied = signature.clone()
             copied.kwargs["header"] = header
             return copied
     return signature.clone(*given)
+
+
+def _header(signature: Any) -> list[Any]:
+    """Return the tasks of a chord's header, which is a list, or a group once it was frozen."""
+    tasks = signature.tasks
+    return list(tasks.tasks if isinstance(tasks, group) else tasks)
 
 
 def _with_tasks(signature: Any, tasks: list[Any]) -> Any:

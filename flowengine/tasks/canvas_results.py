@@ -50,8 +50,8 @@ class DurableResult(AsyncResult):  # type: ignore[misc]
         return found
 
     def revoke(self, *args: Any, **kwargs: Any) -> None:
-        """Cancel the run. Tries that run now end with their worker's next look, or at once."""
-        del args, kwargs  # signals and brokers, which a run has none of
+        """Cancel the run, whatever signal or other option is given for a message."""
+        del args, kwargs
         self.run.cancel(reason="revoked by its AsyncResult")
 
     def __reduce_args__(self) -> tuple[Any, ...]:
@@ -89,9 +89,9 @@ class RunResults(Backend):  # type: ignore[misc]
         del cache
         try:
             run = self.run(task_id)
-        except UnknownRun:
+            info = run.info()
+        except UnknownRun:  # or its transaction is not committed yet
             return {"status": states.PENDING, "result": None, "task_id": task_id}
-        info = run.info()
         meta: dict[str, Any] = {"task_id": task_id, "name": info.workflow, "traceback": None}
         meta["children"] = []
         if info.state not in RunState.FINAL:

@@ -201,6 +201,14 @@ def test_a_run_has_the_result_that_celery_has_in_place(canvas: Signature) -> Non
     assert imported.start().get(timeout=30) == expected
 
 
+@settings(max_examples=200 if AT_RANDOM else 40, suppress_health_check=list(HealthCheck))
+@given(canvas=composed(3, is_first=True))
+def test_a_canvas_that_was_sent_as_json_is_the_same(canvas: Signature) -> None:
+    sent = app.signature(json.loads(json.dumps(canvas)))
+    assert durable(sent).inputs == durable(canvas).inputs
+    assert durable(sent).workflow is durable(canvas).workflow
+
+
 # --- one shape, one program ---
 
 
@@ -314,6 +322,15 @@ def test_an_errback_sees_the_failure_and_the_run_fails_with_the_error_of_the_ste
         (Declined, "no money for 3", cause.path, f"{cause.path}: Declined: no money for 3", "eva")
     ]
     assert handle.run.state == RunState.FAILED
+
+
+def test_each_member_of_a_group_has_its_own_errback() -> None:
+    members = [decline.s(n).on_error(note.si(what=f"errback {n}")) for n in range(3)]
+    canvas = durable(group(members))
+    assert list(canvas.inputs) == ["decline_items"], "one loop, with the constants of the errbacks"
+    with pytest.raises(Declined):
+        canvas.start().get(timeout=30)
+    assert sorted(SEEN) == ["errback 0", "errback 1", "errback 2"]
 
 
 def test_an_immutable_errback_gets_its_own_arguments() -> None:
@@ -458,6 +475,22 @@ def test_a_partial_canvas_gets_the_rest_of_its_arguments_when_it_is_started() ->
     assert partial.delay(2).get(timeout=30) == [1, 7]
     with pytest.raises(CanvasRefused, match=r"'y' .* is missing"):
         partial.start()
+
+
+def test_all_first_tasks_of_a_partial_canvas_get_its_arguments() -> None:
+    assert durable(group(add.s(1), add.s(2))).delay(5).get(timeout=30) == [6, 7]
+    assert durable(chord([add.s(1), add.si(1, 1)], total.s())).delay(5).get(timeout=30) == 8
+    assert durable(chain(group(add.s(1), add.s(2)), total.s())).delay(y=5).get(timeout=30) == 13
+    frozen = chord([add.s(1), add.s(2)], total.s())
+    frozen.tasks = group(frozen.tasks)
+    assert durable(frozen).delay(5).get(timeout=30) == 13
+
+
+def test_a_link_of_a_group_is_refused_as_in_celery() -> None:
+    with pytest.raises(CanvasRefused, match=r"a group carries no link.*link its tasks, or a chord"):
+        durable(group(add.s(1, 2), add.s(3, 4))).apply_async(link=total.s())
+    with pytest.raises(CanvasRefused, match="the chain is empty"):
+        durable(chain())
 
 
 def test_a_canvas_is_not_started_inside_a_workflow() -> None:

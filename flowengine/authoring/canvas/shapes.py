@@ -7,6 +7,7 @@ have one shape are one loop over the list of their constants.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -256,11 +257,11 @@ class _Reader:
     def _chain(self, part: ChainPart, has_before: bool) -> Shaped:
         shapes: list[Shape] = []
         slots: list[Slot] = []
-        rest = list(part.parts)
+        rest = deque(part.parts)
         while rest:
-            first, *rest = rest
+            first = rest.popleft()
             if isinstance(first, ChainPart) and not first.links and not first.errbacks:
-                rest = [*first.parts, *rest]
+                rest.extendleft(reversed(first.parts))
                 continue
             body = rest[0] if rest else None
             if (
@@ -270,7 +271,7 @@ class _Reader:
             ):
                 # The errbacks of a chord's body are for its header, too.
                 chord = ChainPart((first, replace(body, errbacks=())))
-                rest = rest[1:]
+                rest.popleft()
                 shape, more = self._wrapped(self._chain(chord, has_before), (), body.errbacks)
             else:
                 shape, more = self.shaped(first, has_before=has_before)
