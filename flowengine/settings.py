@@ -11,6 +11,7 @@ from typing import Any, Self
 from flowengine import retention, tenants
 from flowengine.errors import InvalidSetting
 from flowengine.printable import masked_url
+from flowengine.retention import DEFAULT as DEFAULT_RETENTION
 
 #: Characters of a key of messages or of secrets, at least: `openssl rand -hex 32` prints 64.
 SHORTEST_KEY = 32
@@ -213,8 +214,8 @@ class Settings:
     #: Whether the feed of the events of all runs is kept, `engine.events(after=0)`; the same in
     #: every process.
     event_feed: bool = False
-    #: How long ended runs are kept, by state: COMPLETED=30d,FAILED=90d. Empty: for ever.
-    retention: str = ""
+    #: How long ended runs are kept, by state; `never`: for ever, also a state that is not named.
+    retention: str = DEFAULT_RETENTION
     #: How long ended turns of agents are kept, as 30d. Empty: for ever.
     turn_retention: str = ""
     #: How long the outcomes of ticks of schedules are kept. Empty: for ever.

@@ -17,7 +17,7 @@ from flowengine.engine.turn_purger import PurgeResult, TurnPurger
 from flowengine.errors import InvalidFilter
 from flowengine.evaluator.states import RunState
 from flowengine.settings import Settings
-from flowengine.store import Store
+from flowengine.store import Session, Store
 from flowengine.store.purge import Root
 from flowengine.store.servers import ServerState
 
@@ -34,7 +34,7 @@ _TRIES = 40
 _DAY = 86_400_000  #: milliseconds
 _REMOVAL_INTERVAL = 600  #: seconds
 _GRACE = 3_600_000  #: after a result has expired: the commit of a step that read it may be late
-_LEASE, _PROGRAMS = "purge", "purge.programs"
+_LEASE, _PROGRAMS, _TOLD = "purge", "purge.programs", "purge.told"
 
 
 class Purger:
@@ -42,6 +42,7 @@ class Purger:
         self._database, self._settings, self._logs = database, settings, logs
         self._turns = TurnPurger(database, settings, self._remove_marked)
         self._next_removal = time.monotonic() + _REMOVAL_INTERVAL
+        self._next_purge: int | None = None  #: when this process looks at the retention next
         self._last_key = ""  #: behind which keys of limits are looked at next
 
     def purge(
@@ -69,10 +70,26 @@ class Purger:
         rules: list[dict[str, Any]] = [{"state": each, **rule} for each in _final(state)]
         return self._apply(rules, dry_run, seconds)
 
+    def purge_due(self, seconds: float) -> None:
+        """Do `purge_expired`, once per `purge_interval` of this process: it begins with a write.
+
+        With the default retention not in the first interval: a short process pays nothing.
+        """
+        now, pause = self._database.now(), round(self._settings.purge_interval * 1000)
+        if self._next_purge is None:
+            is_default = self._settings.retention == retention.DEFAULT
+            self._next_purge = now + pause if is_default else now
+        if 0 < self._next_purge - now <= pause:  # more: the clock was set back
+            return
+        done = self.purge_expired(seconds)
+        if done is None or done.is_complete:
+            self._next_purge = now + pause
+
     def purge_expired(self, seconds: float) -> PurgeResult | None:
         """Apply `retention` and `turn_retention`, at most once per `purge_interval` in the fleet.
 
         Returns None if there is nothing to do. A purge that was not complete continues at once.
+        A retention that nobody has set is told first, and applied from a day later on.
         """
         ages = retention.rules_of(self._settings.retention)
         turns = self._settings.turn_retention
@@ -83,6 +100,8 @@ class Purger:
             pause = round(self._settings.purge_interval * 1000)
             if not session.locks.acquire(_LEASE, uuid.uuid4().hex, pause, now):
                 return None
+            if self._settings.retention == retention.DEFAULT and not self._is_told(session, now):
+                ages = {}
         tenant = self._settings.tenant or None
         rules = [
             {"state": state, "before": now - age, "tenant": tenant} for state, age in ages.items()
@@ -106,6 +125,19 @@ class Purger:
             with self._database.write() as session:
                 session.locks.expire(_LEASE)
         return done
+
+    def _is_told(self, session: Session, now: int) -> bool:
+        """Tell once in a database how long ended runs are kept; true from a day later on."""
+        until = session.locks.ends(_TOLD)
+        if not until:
+            session.locks.acquire(_TOLD, "", _DAY, now)
+            log.warning(
+                "ended runs are removed with their keys, from tomorrow on: %s. To keep them for "
+                "ever set FLOWENGINE_RETENTION=never, or other ages",
+                self._settings.retention,
+                extra={"action": "retention_told"},
+            )
+        return 0 < until <= now
 
     def purge_turns(
         self, *, older_than: timedelta | float, dry_run: bool = False, seconds: float | None = None

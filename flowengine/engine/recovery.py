@@ -292,8 +292,7 @@ def begin_queued_runs(engine: Engine) -> None:
 
 def purge_expired(engine: Engine) -> None:
     """Remove runs and turns by their settings, expired results, and idle keys of limits."""
-    if engine.settings.retention or engine.settings.turn_retention:
-        engine.purger.purge_expired(_PURGE_SECONDS)
+    engine.purger.purge_due(_PURGE_SECONDS)
     engine.purger.remove_expired(_PURGE_SECONDS)
 
 

@@ -267,6 +267,49 @@ def test_the_setting_removes_runs_in_recovery(database_url: str) -> None:
         assert len(flow.engine.list()) == 2
 
 
+def test_the_default_retention_is_told_a_day_before_it_removes_anything(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [
+            r.getMessage() for r in caplog.records if getattr(r, "action", "") == "retention_told"
+        ]
+
+    with Flow(store_url=database_url) as flow:
+        old, failed = small.start(1), small.start(-1)
+        settled(flow, old, failed)
+        flow.clock.advance(hours=40 * 24)  # an installation that never removed anything
+        flow.watchdog()
+        assert told() == [], "a short process looks at nothing"
+        for _ in range(3):
+            flow.clock.advance(hours=7)
+            flow.watchdog()
+        assert told() == [
+            "ended runs are removed with their keys, from tomorrow on: COMPLETED=30d,"
+            "CANCELLED=30d,FAILED=90d. To keep them for ever set FLOWENGINE_RETENTION=never, or "
+            "other ages"
+        ]
+        assert len(flow.engine.list()) == 2
+        flow.clock.advance(hours=11)
+        flow.watchdog()
+        assert [run.id for run in flow.engine.list()] == [failed.id]
+        assert len(told()) == 1
+        flow.clock.advance(hours=50 * 24)
+        flow.watchdog()
+        assert flow.engine.list() == []
+
+
+def test_never_keeps_runs_for_ever(database_url: str) -> None:
+    settings = Settings.from_environment({"FLOWENGINE_RETENTION": "never"})
+    with Flow(store_url=database_url, settings=settings) as flow:
+        run = small.start(1)
+        settled(flow, run)
+        for _ in range(3):
+            flow.clock.advance(hours=400 * 24)
+            flow.watchdog()
+        assert [each.id for each in flow.engine.list()] == [run.id]
+
+
 @pytest.mark.parametrize(
     "text", ["COMPLETED", "COMPLETED=30", "RUNNING=3d", "COMPLETED=1d,COMPLETED=2d", "FAILED=x"]
 )
