@@ -44,6 +44,7 @@ from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.tasks.celery_tasks import register_celery_tasks
+from flowengine.tasks.task_steps import offer_task_steps
 from flowengine.worker import TaskWorker
 from flowengine.worker.heartbeat import Heartbeat
 from flowengine.worker.outage_log import outage_log
@@ -66,6 +67,7 @@ class Embedded:
         self.settings = settings
         offer_scripts(settings)
         offer_commands(settings)
+        offer_task_steps()
         self.database = Database(settings.database_url, schema=settings.schema)
         ensure_schema(self.database)
         boot_id = uuid.uuid4().hex

@@ -52,6 +52,7 @@ from flowengine.tasks.control_queue import ControlQueue
 from flowengine.tasks.drained_queues import DrainedQueues
 from flowengine.tasks.flower_events import StepEvents
 from flowengine.tasks.signature_check import SignatureCheck
+from flowengine.tasks.task_steps import offer_task_steps
 from flowengine.worker import CircuitBreakers, TaskWorker
 from flowengine.worker.heartbeat import Heartbeat, server_of, worker_heartbeat
 from flowengine.worker.orphan_guard import OrphanGuard
@@ -95,6 +96,7 @@ class FlowEngine:
         set_launcher_source(self.launcher)
         set_task_list_source(self._queues.task_list)
         set_secret_key_source(lambda: self.settings.secret_keys)
+        offer_task_steps()
         show_in_flower()
         patch_celery()
         guard_consumers()

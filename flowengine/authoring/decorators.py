@@ -13,9 +13,10 @@ from datetime import timedelta
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from flowengine.authoring.celery_tasks import (
+    AdaptedTask,
     adapted_task,
     is_celery_task,
-    non_retryable,
+    report_losses,
     route_of,
 )
 from flowengine.authoring.deadlines import deadline_mixins
@@ -47,7 +48,7 @@ R = TypeVar("R")
 _NAME_OPTIONS = ("name", "aliases")
 _EXECUTION_OPTIONS = (
     *("task_list", "retry", "timeout", "max_losses", "on_loss", "breaker"),
-    *("limit", "rate", "cache", "effects"),
+    *("limit", "rate", "cache", "effects", "priority"),
 )
 
 _OPTIONS: Mapping[FacetKind, Sequence[str]] = {
@@ -72,12 +73,15 @@ class EventFacetDecorator(_Decorator):
         options = self._options
         run = fn
         find_list: TaskListSource = routed_list
+        adapted: AdaptedTask | None = None
         if is_celery_task(fn):
-            run, options = adapted_task(fn, options)
+            given = {name: value for name, value in options.items() if name != "strict"}
+            run, options, adapted = adapted_task(fn, given)
             find_list = route_of(fn)
+            report_losses(fn, adapted.findings(), strict=bool(self._options.get("strict")))
         event: EventFacet[..., Any] = EventFacet(_define(FacetKind.EVENT, run, options, find_list))
-        if run is not fn:
-            event.is_final = non_retryable(fn)
+        if adapted is not None:
+            event.celery_task, event.is_final = adapted, adapted.is_final
             event.takes_failure = is_errback(fn)
         breaker = options.get("breaker")
         event.breaker = Breaker(breaker) if isinstance(breaker, str) else breaker
@@ -132,6 +136,8 @@ def event_facet(
     cache: Cache | None = ...,
     effects: bool = ...,
     log_failures: Literal["debug", "info", "warning", "error"] = ...,
+    priority: int = ...,
+    strict: bool = ...,
     name: str | None = ...,
     aliases: Sequence[str] = ...,
 ) -> EventFacetDecorator: ...
@@ -145,8 +151,10 @@ def event_facet(fn: Any = None, /, **options: Any) -> Any:
     a time, a `rate` how many begin in a period. With a `cache` a step whose key has a recent result
     completes with it. Code with ``effects=False`` may run again unnoticed: durable functions
     record several of its calls together, and a quick tool of an agent needs no run. Failed tries
-    are logged at the level `log_failures`: "info" for code that fails every day. `name` and
-    `aliases` keep stored runs working when code moves. Also accepts an existing Celery task.
+    are logged at the level `log_failures`: "info" for code that fails every day. `priority` is
+    added to that of the run. `name` and `aliases` keep stored runs working when code moves. Also
+    accepts an existing Celery task: it warns of everything that a step cannot carry over, with
+    ``strict=True`` that is an error.
     """
     decorator = EventFacetDecorator(options)
     return decorator if fn is None else decorator(fn)

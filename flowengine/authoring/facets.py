@@ -20,6 +20,7 @@ import pydantic
 
 from flowengine.authoring.annotations import mismatch
 from flowengine.authoring.celery_names import refuse_celery_names
+from flowengine.authoring.celery_tasks import AdaptedTask
 from flowengine.authoring.current_function import is_in_function, refuse_start
 from flowengine.authoring.deadlines import checked_deadline
 from flowengine.authoring.definitions import Definition
@@ -166,6 +167,7 @@ class EventFacet(Decorated[P, R]):
     is_final: Callable[[BaseException], bool] = staticmethod(lambda problem: False)
     breaker: Breaker | None = None  #: as described by the decorator
     failure_level = logging.WARNING  #: of the log lines of failed tries
+    celery_task: AdaptedTask | None = None  #: the Celery task that it was made of
     validates = True  #: its annotation validates the result
     takes_failure = False  #: it is an errback of Celery, whose first argument is a failure
 

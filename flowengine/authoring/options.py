@@ -19,6 +19,7 @@ from flowengine.program.option_checks import (
     cache_problems,
     is_number,
     limit_problems,
+    priority_problems,
     retry_problems,
 )
 
@@ -119,6 +120,7 @@ def option_problems(options: Mapping[str, Any]) -> list[str]:
         problems += retry_problems(retry)
     problems += limit_problems(options.get("limit", ()), options.get("rate", ()))
     problems += cache_problems(options.get("cache"))
+    problems += priority_problems(options.get("priority", 0))
     if not problems:
         names = ("retry", "timeout", "max_losses", "limit")
         given = {name: options[name] for name in names if name in options}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -19,6 +20,7 @@ from flowengine.cli import configuration
 from flowengine.cli.document_targets import documents_at, is_document
 from flowengine.cli.targets import import_target, setting_modules
 from flowengine.cli.terminal import line, lines
+from flowengine.errors import CeleryTaskWarning
 from flowengine.errors.documents import DocumentProblem
 from flowengine.printable import printable
 from flowengine.program.nodes import Location
@@ -63,19 +65,24 @@ def check(names: Sequence[str]) -> CheckReport:
     paths = [name for name in names if Path(name) == own or is_document(name)]
     names = [name for name in names if name not in paths]
     findings: list[Finding] = []
+    warnings.simplefilter("ignore", CeleryTaskWarning)  # they are listed below
     decorated: dict[str, Decorated[..., object]] = {}
     for module in _modules(names, findings):
         for value in vars(module).values():
             if isinstance(value, EventFacet | Facet | Workflow):
                 decorated[value.name] = value
     findings += findings_of([each.definition for each in decorated.values()])
+    for each in decorated.values():
+        if isinstance(each, EventFacet) and each.celery_task is not None:
+            losses = each.celery_task.findings()
+            findings += [Finding(location, what, is_warning=True) for location, what in losses]
     workflows = sorted(name for name, each in decorated.items() if isinstance(each, Workflow))
     facets = sorted(set(decorated) - set(workflows))
     documents = documents_at(paths, configuration.settings()) if paths else Documents()
     workflows = sorted({*workflows, *documents.compiled, *documents.problems})
     found = list(dict.fromkeys(findings))
-    warnings = sorted(unknown_facets(documents), key=attrgetter("file", "line", "column"))
-    return CheckReport(workflows, facets, found, documents.all_problems(), warnings)
+    unknown = sorted(unknown_facets(documents), key=attrgetter("file", "line", "column"))
+    return CheckReport(workflows, facets, found, documents.all_problems(), unknown)
 
 
 def _modules(names: Sequence[str], findings: list[Finding]) -> Iterator[ModuleType]:
@@ -135,8 +142,8 @@ def show(checked: CheckReport, console: Console) -> None:
         console.print(mark.append(lines(finding.what)), soft_wrap=True)
     workflows, facets = len(checked.workflows), len(checked.facets)
     scope = f"{_plural(workflows, 'workflow')}, {_plural(facets, 'facet')}"
-    warnings = len(checked.findings) - len(checked.problems) + len(checked.document_warnings)
-    also = f", {_plural(warnings, 'warning')}" if warnings else ""
+    told = len(checked.findings) - len(checked.problems) + len(checked.document_warnings)
+    also = f", {_plural(told, 'warning')}" if told else ""
     if count := len(checked.problems) + len(checked.documents):
         problems = _plural(count, "problem")
         console.print(line((f"{problems}{also} ({scope})", "red")))

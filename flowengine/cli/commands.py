@@ -191,14 +191,15 @@ def mcp(files: Sequence[str], modules: Sequence[str], http: str | None, wait: fl
     metavar="N",
     help="With --replay: how many functions of ended runs, the newest first.",
 )
+@click.option("--strict", is_flag=True, help="Take warnings for problems.")
 @_as_json
-def check(names: Sequence[str], as_json: bool, replay: bool, recent: int) -> None:
+def check(names: Sequence[str], as_json: bool, replay: bool, recent: int, strict: bool) -> None:
     """Find the problems of workflows without running anything.
 
     Imports modules, files and packages, traces their workflows and facets, and prints all
     problems with file and line. Reads documents (.yml, .yaml) and folders of them, and prints
-    their problems as file:line:column. Warnings do not change the exit code. Without arguments:
-    the modules and the folder of the settings `imports` and `workflows`.
+    their problems as file:line:column. Warnings change the exit code only with --strict. Without
+    arguments: the modules and the folder of the settings `imports` and `workflows`.
 
     With --replay the durable functions of open runs, and of those that ended last, are replayed
     from their records with this code: no call is made, nothing is written. Code that does not fit
@@ -231,6 +232,8 @@ def check(names: Sequence[str], as_json: bool, replay: bool, recent: int) -> Non
         if replay:
             replay_check.show(replayed, console)
     is_broken = report.problems or report.documents or any(one.problem for one in replayed)
+    if strict:
+        is_broken = is_broken or report.findings or report.document_warnings
     sys.exit(1 if is_broken else 0)
 
 

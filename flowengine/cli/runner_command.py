@@ -5,6 +5,7 @@ Like `commands`, this imports neither a database nor the SDK before the command 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -124,6 +125,10 @@ def _load(targets: Sequence[str]) -> tuple[ToolRegistry, list[Program]]:
             f"a runner has one ToolRegistry, and these were found: {names}; name one of them"
         )
     registry = next((each for _, each in found.values()), None) or ToolRegistry()
+    if "celery" in sys.modules:  # otherwise no facet is a Celery task
+        from flowengine.tasks.task_steps import offer_task_steps
+
+        offer_task_steps()
     for facet_name in event_facet_names():
         facet = event_facet_named(facet_name)
         if facet is not None and facet.name == facet_name and not is_built_in(facet_name):

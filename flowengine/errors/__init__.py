@@ -47,6 +47,7 @@ from flowengine.errors.models import (
 from flowengine.errors.programs import (
     AuthoringError,
     CanvasRefused,
+    CeleryTaskWarning,
     DoesNotFit,
     InvalidInputs,
     InvalidProgram,
@@ -132,6 +133,7 @@ __all__ = [
     "AuthoringError",
     "CallRefused",
     "CanvasRefused",
+    "CeleryTaskWarning",
     "CircuitBreakerOpenError",
     "CommandFailed",
     "DatabaseBusy",

@@ -166,6 +166,10 @@ class CanvasRefused(AuthoringError):
         return f"the canvas cannot be imported, {count}:\n{lines}"
 
 
+class CeleryTaskWarning(UserWarning):
+    """A Celery task does something that it cannot do as a step."""
+
+
 class SymbolMisuse(AuthoringError, TypeError):
     """Code needs the value of a symbol, which exists only in the run."""
 

@@ -65,7 +65,8 @@ class IllegalTransition(FlowengineError):
 class RetryAfter(FlowengineError):
     """Raised by an event facet: this try has failed, and the next one begins after that time.
 
-    It counts as a try of the facet's retry policy, whose wait it replaces.
+    It counts as a try of the facet's retry policy, whose wait it replaces. Raised from another
+    error without a reason, it is recorded as that error.
     """
 
     seconds: float
@@ -77,6 +78,11 @@ class RetryAfter(FlowengineError):
             raise TypeError(f"RetryAfter takes a number of seconds, not {self.seconds!r}")
         if not 0 <= self.seconds < float("inf"):
             raise ValueError(f"RetryAfter takes seconds of 0 or more, not {self.seconds!r}")
+
+    @property
+    def recorded(self) -> BaseException:
+        """The error that the try has failed with."""
+        return self if self.reason or self.__cause__ is None else self.__cause__
 
     def __str__(self) -> str:
         return self.reason or f"to be tried again after {self.seconds:g} s"

@@ -134,7 +134,9 @@ def create_task(
             try_number=again.try_number,
             losses=again.losses,
             due=again.due,
-            rank=rank_of(work.run.priority, again.due, work.limits.priority_aging),
+            rank=rank_of(
+                work.run.priority + options.priority, again.due, work.limits.priority_aging
+            ),
             tenant=work.run.tenant,
             limits=write_keys(keys) if keys else None,
             queue=queue_id(work.run.tenant, keys) if keys else None,

@@ -104,6 +104,7 @@ class EventOptions:
     cache: Cache | None = None  #: earlier results that a step may complete with
     #: False: its code may run again unnoticed, so a durable function records its calls together.
     effects: bool = True
+    priority: int = 0  #: added to that of the run: the highest is claimed first
 
 
 NO_OPTIONS = EventOptions()

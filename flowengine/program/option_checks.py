@@ -15,6 +15,7 @@ from flowengine.program.nodes import ArrayType, Field
 MAX_RATE_COUNT = 10_000
 #: Tries of a step, lost tries, the factor of a retry, and places of a limit: databases store it.
 MAX_COUNT = 1_000_000_000
+MAX_PRIORITY = 1_000_000  #: of a run, and of an event facet
 LONGEST_SECONDS = 100 * 365 * 86_400.0  #: a century: databases count milliseconds not much longer
 
 
@@ -75,6 +76,13 @@ def limit_problems(limits: Any, rates: Any) -> Iterator[str]:
                 yield from _period_problems(one)
         for key in sorted({str(one.key) for one in given if _uses(given, one.key) > 1}):
             yield f"{what} {key!r} is given twice"
+
+
+def priority_problems(priority: Any) -> Iterator[str]:
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        yield f"priority={priority!r} is not a whole number"
+    elif abs(priority) > MAX_PRIORITY:
+        yield f"priority={priority} is beyond {MAX_PRIORITY:,}"
 
 
 def cache_problems(cache: Any) -> Iterator[str]:

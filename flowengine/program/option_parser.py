@@ -9,7 +9,12 @@ from flowengine.program.event_options import Cache, Limit, Rate, RetryPolicy
 from flowengine.program.function_options import function_of, function_problems
 from flowengine.program.json_reader import DocumentReader, kind_of
 from flowengine.program.nodes import Json
-from flowengine.program.option_checks import cache_problems, limit_problems, retry_problems
+from flowengine.program.option_checks import (
+    cache_problems,
+    limit_problems,
+    priority_problems,
+    retry_problems,
+)
 
 
 class OptionParser:
@@ -65,6 +70,8 @@ class OptionParser:
             )
         if not isinstance(options.breaker, str):
             self._reader.problem(f"option 'breaker' must be text, found {kind_of(options.breaker)}")
+        for what in priority_problems(options.priority):
+            self._reader.problem(what)
         if not isinstance(options.effects, bool):
             found = kind_of(options.effects)
             self._reader.problem(f"option 'effects' must be true or false, found {found}")

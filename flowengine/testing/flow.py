@@ -6,6 +6,7 @@ an in-memory database. The code is that of the engine; only the waiting is repla
 
 from __future__ import annotations
 
+import sys
 import uuid
 from dataclasses import dataclass
 from functools import partial
@@ -94,6 +95,10 @@ class Flow:
         self._workers: dict[str, FlowWorker] = {}
 
     def __enter__(self) -> Self:
+        if "celery" in sys.modules:  # otherwise no facet is a Celery task
+            from flowengine.tasks.task_steps import offer_task_steps
+
+            offer_task_steps()
         # `workflow.start()` in code under test uses this engine too.
         self._outer = set_launcher_source(lambda: EngineLauncher(self.engine))
         keys = self.engine.settings.secret_keys

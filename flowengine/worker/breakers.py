@@ -98,6 +98,8 @@ class TaskPermit:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, errors.RetryAfter):
+            error = error.recorded
         if error is None:
             self._breaker.success(self._permit)
         elif isinstance(error, Exception) and not isinstance(error, PERMANENT):

@@ -167,6 +167,7 @@ class Attempt:
             idempotency_key=task.step_id,
             _beat=self.beat,
             _token=self.cancel_token,
+            task=task,
             attempt=task.attempt,
             tenant=task.tenant,
             _log=self._log,

@@ -13,7 +13,7 @@ from flowengine.agents.tools_in_place import InPlace
 from flowengine.engine import Engine
 from flowengine.engine.handles import executing
 from flowengine.errors import FlowengineError
-from flowengine.evaluator.records import id_within
+from flowengine.evaluator.records import TaskDefinition, id_within
 from flowengine.log_context import logged_step
 from flowengine.program.nodes import Json
 from flowengine.step_logs.try_log import TryLog
@@ -46,6 +46,7 @@ class StepContext:
     #: For a model call: makes calls within its try; None: this process makes none.
     in_place: InPlace | None = field(default=None, repr=False)
     _set_overhead: Callable[[float], object] = field(default=lambda _: None, repr=False)
+    task: TaskDefinition | None = field(default=None, repr=False)  #: for the engine
 
     def log(self) -> TryLog | None:
         """Return the log of this try, for what captures its lines; None: they are not kept."""

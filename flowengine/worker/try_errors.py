@@ -36,8 +36,13 @@ def ends_thread(problem: BaseException) -> bool:
 
 def failed(engine: Engine, task: TaskDefinition, problem: BaseException, *, retry: bool) -> Failed:
     """Return the failure of a try, and log it; with `retry`, its policy decides what follows."""
+    demanded = _demanded(problem)
+    if isinstance(problem, RetryAfter):
+        problem = problem.recorded
     frames = _frames(problem)
     error = _error(problem, frames, engine.settings.max_error_length)
+    if demanded is not None:
+        error[RETRY_AFTER] = demanded
     _log(FailureLog(engine.settings), task, problem, frames, error)
     return Failed(error, retry=retry)
 
@@ -109,8 +114,6 @@ def _error(problem: BaseException, frames: TracebackType | None, most: int) -> d
     }
     if causes := _causes(problem):
         error["causes"] = causes
-    if (seconds := _demanded(problem)) is not None:
-        error[RETRY_AFTER] = seconds
     return error
 
 

@@ -1,0 +1,452 @@
+"""A Celery task that becomes a step keeps its behaviour, or says what it loses."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery, Task, signals
+from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, SoftTimeLimitExceeded
+
+from flowengine import RunFailed, event_facet, workflow
+from flowengine.errors import AuthoringError, CeleryTaskWarning
+from flowengine.program.event_options import Rate
+from flowengine.testing import Flow
+
+app = Celery("steps", broker="memory://", set_as_current=False)
+SEEN: list[Any] = []
+
+
+class Bank(Exception):
+    pass
+
+
+class Hooked(Task):  # type: ignore[misc]
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        SEEN.append(("before", args, kwargs))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        SEEN.append("called")
+        return super().__call__(*args, **kwargs)
+
+    def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
+        SEEN.append(("success", retval))
+
+    def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        SEEN.append(("failure", repr(exc)))
+
+    def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+        SEEN.append(("retry", repr(exc)))
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> Iterator[None]:
+    SEEN.clear()
+    yield
+    SEEN.clear()
+
+
+def run(flow: Flow, task: Any, *args: Any, **options: Any) -> Any:
+    """Run a workflow of one step that is the task, to its end."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CeleryTaskWarning)
+        step = event_facet(**options)(task) if options else event_facet(task)
+
+    @workflow(name=f"one.{task.name}")
+    def one(given: list[Any]) -> Any:
+        return step(*[given[n] for n in range(len(args))])
+
+    return flow.run(one, list(args))
+
+
+def task(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
+    given = {"name": f"steps.t{len(app.tasks)}", **options}
+
+    def make(fn: Callable[..., Any]) -> Any:
+        with warnings.catch_warnings():  # of attributes that Celery 5.7 deprecates
+            warnings.simplefilter("ignore", PendingDeprecationWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            made = app.task(**given)(fn)
+            assert made.name  # evaluates the lazy task
+            return made
+
+    return make if fn is None else make(fn)
+
+
+# --- retries ---
+
+
+def test_self_retry_waits_its_countdown_without_autoretry_for() -> None:
+    @task(bind=True, max_retries=4)
+    def charge(self: Any) -> str:
+        SEEN.append(self.request.retries)
+        if self.request.retries < 4:
+            raise self.retry(exc=Bank("busy"), countdown=7)
+        return "paid"
+
+    with Flow() as flow:
+        before = flow.clock.now
+        assert run(flow, charge) == "paid"
+        assert flow.clock.now - before == 28_000
+    assert SEEN == [0, 1, 2, 3, 4]
+
+
+def test_self_retry_without_a_countdown_waits_the_delay_of_the_task() -> None:
+    @task(bind=True, max_retries=1, default_retry_delay=11)
+    def charge(self: Any) -> str:
+        return "paid" if self.request.retries else self.retry()
+
+    with Flow() as flow:
+        before = flow.clock.now
+        assert run(flow, charge) == "paid"
+        assert flow.clock.now - before == 11_000
+
+
+def test_retries_that_are_used_up_end_with_the_error_of_the_task() -> None:
+    @task(bind=True, max_retries=1)
+    def charge(self: Any) -> None:
+        SEEN.append("try")
+        self.retry(exc=Bank("busy"), countdown=1)
+
+    @task(bind=True, max_retries=1)
+    def without_an_error(self: Any) -> None:
+        self.retry(countdown=1)
+
+    with Flow() as flow:
+        with pytest.raises(RunFailed, match="Bank: busy"):
+            run(flow, charge)
+        assert SEEN == ["try", "try"]
+        with pytest.raises(RunFailed, match=MaxRetriesExceededError.__name__):
+            run(flow, without_an_error)
+
+
+def test_an_error_without_a_retry_of_the_task_fails_at_once() -> None:
+    @task(bind=True, max_retries=5)
+    def charge(self: Any) -> None:
+        SEEN.append("try")
+        raise Bank("closed")
+
+    with Flow() as flow, pytest.raises(RunFailed, match="Bank: closed"):
+        run(flow, charge)
+    assert SEEN == ["try"]
+
+
+def test_a_policy_of_the_facet_decides_when_the_task_names_no_countdown() -> None:
+    from flowengine import Retry
+
+    @task(bind=True, autoretry_for=(Bank,), retry_backoff=30, max_retries=1)
+    def charge(self: Any) -> str:
+        SEEN.append("try")
+        if len(SEEN) < 4:
+            raise Bank("busy")
+        return "paid"
+
+    with Flow() as flow:
+        before = flow.clock.now
+        assert run(flow, charge, retry=Retry(attempts=4, first_wait=2, factor=1)) == "paid"
+        assert flow.clock.now - before == 6_000
+
+
+def test_other_arguments_for_a_retry_are_refused() -> None:
+    @task(bind=True)
+    def charge(self: Any, cents: int) -> None:
+        self.retry(args=(cents + 1,), queue="slow")
+
+    with Flow() as flow, pytest.raises(RunFailed, match=r"self.retry\(queue=…, args=…\)"):
+        run(flow, charge, 3)
+
+
+# --- the request ---
+
+
+def test_the_id_of_the_request_is_the_same_for_all_tries_of_a_step() -> None:
+    @task(bind=True, max_retries=2, queue="payments")
+    def charge(self: Any) -> list[Any]:
+        SEEN.append(self.request.id)
+        if self.request.retries < 2:
+            self.retry(countdown=1)
+        given = self.request
+        assert given.headers["flowengine-run"] == given.root_id == given.parent_id
+        assert given.args == [] or given.args == ()
+        return [given.called_directly, given.is_eager, given.delivery_info["routing_key"]]
+
+    with Flow() as flow:
+        assert run(flow, charge) == [False, False, "payments"]
+    assert len(SEEN) == 3
+    assert len(set(SEEN)) == 1
+    assert SEEN[0]
+
+
+def test_a_lost_try_is_a_redelivery() -> None:
+    @task(bind=True)
+    def charge(self: Any) -> bool:
+        return bool(self.request.delivery_info["redelivered"])
+
+    step = event_facet(charge)
+
+    @workflow(name="one.lost")
+    def one() -> bool:
+        return step()
+
+    with Flow() as flow:
+        lost = flow.start(one)
+        worker = flow.worker("a")
+        worker.claim(lost, charge.name.rpartition(".")[2])
+        worker.die()
+        flow.clock.advance(minutes=2)
+        flow.watchdog()
+        flow.settle()
+        assert lost.result() is True
+
+
+# --- hooks and signals ---
+
+
+@contextmanager
+def heard() -> Iterator[list[Any]]:
+    found: list[Any] = []
+    names = ("task_prerun", "task_postrun", "task_success", "task_failure", "task_retry")
+    handlers = []
+    for name in names:
+
+        def handler(sender: Any, *, _name: str = name, **more: Any) -> None:
+            if _name == "task_failure":
+                assert more["traceback"] is not None
+            found.append((_name, sender.name))
+
+        handlers.append((name, handler))
+        getattr(signals, name).connect(handler, weak=False)
+    try:
+        yield found
+    finally:
+        for name, handler in handlers:
+            getattr(signals, name).disconnect(handler)
+
+
+def test_signals_have_the_task_as_sender() -> None:
+    @task(name="steps.signalled", bind=True, max_retries=1)
+    def charge(self: Any) -> None:
+        if not self.request.retries:
+            self.retry(countdown=1)
+        raise Bank("closed")
+
+    with Flow() as flow, heard() as found, pytest.raises(RunFailed):
+        run(flow, charge)
+    assert found == [
+        (name, "steps.signalled")
+        for name in (
+            *("task_prerun", "task_retry", "task_postrun"),
+            *("task_prerun", "task_failure", "task_postrun"),
+        )
+    ]
+
+
+def test_hooks_of_the_base_class_are_called() -> None:
+    @task(base=Hooked, bind=True, max_retries=1)
+    def charge(self: Any, cents: int) -> str:
+        if not self.request.retries:
+            self.retry(exc=Bank("busy"), countdown=1)
+        return f"{cents} paid"
+
+    @task(base=Hooked)
+    def fail(cents: int) -> None:
+        raise Bank(str(cents))
+
+    with Flow() as flow:
+        assert run(flow, charge, 5) == "5 paid"
+        called = [("before", (5,), {}), "called"]
+        assert [*called, ("retry", "Bank('busy')"), *called, ("success", "5 paid")] == SEEN
+        SEEN.clear()
+        with pytest.raises(RunFailed, match="Bank: 6"):
+            run(flow, fail, 6)
+        assert SEEN == [("before", (6,), {}), "called", ("failure", "Bank('6')")]
+
+
+def test_a_task_that_is_called_by_its_own_step_is_plain_python() -> None:
+    @task(bind=True)
+    def outer(self: Any, n: int) -> list[Any]:
+        return [self.request.id is not None, inner(n)]
+
+    @task
+    def inner(n: int) -> int:
+        return n + 1
+
+    event_facet(inner)
+    with Flow() as flow:
+        assert run(flow, outer, 1) == [True, 2]
+
+
+# --- refusals ---
+
+
+def test_replace_is_refused_before_anything_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    @task
+    def other() -> None: ...
+
+    @task(bind=True)
+    def charge(self: Any) -> Any:
+        return self.replace(other.si())
+
+    monkeypatch.setattr(app, "send_task", lambda *_, **__: SEEN.append("published"))
+    monkeypatch.setattr(type(other), "apply_async", lambda *_, **__: SEEN.append("published"))
+    with Flow() as flow, pytest.raises(RunFailed, match=r"called self\.replace, and nothing was"):
+        run(flow, charge)
+    assert SEEN == []
+
+
+@pytest.mark.parametrize("raised", [Ignore(), Reject("no", requeue=False)])
+def test_a_task_without_an_outcome_fails_its_step(raised: Exception) -> None:
+    @task(bind=True, max_retries=5)
+    def charge(self: Any) -> None:
+        raise raised
+
+    with Flow() as flow, pytest.raises(RunFailed, match=f"raised {type(raised).__name__}"):
+        run(flow, charge)
+
+
+def test_a_rejected_try_is_tried_again_when_it_is_requeued() -> None:
+    @task(bind=True)
+    def charge(self: Any) -> str:
+        if not self.request.retries:
+            raise Reject("not now", requeue=True)
+        return "paid"
+
+    with Flow() as flow:
+        assert run(flow, charge) == "paid"
+
+
+def test_a_step_that_waited_longer_than_its_task_expires_is_revoked() -> None:
+    @task(expires=60)
+    def charge() -> str:
+        return "paid"
+
+    revoked: list[Any] = []
+
+    def hear(sender: Any, expired: bool, **_: Any) -> None:
+        revoked.append((sender.name, expired))
+
+    signals.task_revoked.connect(hear)
+    step = event_facet(charge)
+
+    @workflow(name="one.expired")
+    def one() -> str:
+        return step()
+
+    with Flow() as flow:
+        late = flow.start(one)
+        flow.clock.advance(seconds=61)
+        flow.settle()
+        with pytest.raises(RunFailed, match="it expired"):
+            late.result()
+        assert revoked == [(charge.name, True)]
+
+
+# --- options ---
+
+
+def test_options_with_a_counterpart_are_carried_over() -> None:
+    @task(rate_limit="10/m", acks_late=True, priority=4, time_limit=30, soft_time_limit=20)
+    def charge() -> None: ...
+
+    with pytest.warns(CeleryTaskWarning, match="whole fleet"):
+        options = event_facet(charge).options
+    assert options.rate == (Rate(charge.name, 10, 60.0),)
+    assert (options.on_loss, options.priority, options.timeout) == ("retry", 4, 30)
+
+
+def test_a_soft_limit_alone_kills_nothing() -> None:
+    @task(soft_time_limit=20)
+    def charge() -> None: ...
+
+    assert event_facet(charge).options.timeout is None
+
+
+def test_a_result_that_celery_would_drop_need_not_be_json() -> None:
+    @task(ignore_result=True)
+    def load() -> Any:
+        return object()
+
+    @task(ignore_result=True)
+    def count() -> Any:
+        return 3
+
+    with Flow() as flow:
+        assert run(flow, load) is None
+        assert run(flow, count) == 3
+
+
+def test_a_soft_limit_is_raised_in_the_code_of_the_task() -> None:
+    import time
+
+    @task(soft_time_limit=0.05)
+    def charge() -> str:
+        try:
+            time.sleep(30)
+        except SoftTimeLimitExceeded:
+            return "refunded"
+        return "paid"
+
+    with Flow() as flow:
+        assert run(flow, charge) == "refunded"
+
+
+# --- findings ---
+
+
+@task(bind=True, name="steps.careless", rate_limit="5/s")
+def careless(self: Any, cents: int) -> Any:
+    if self.request.chord:
+        self.add_to_chord(careless.s(1))
+    if cents < 0:
+        self.retry(max_retries=9, queue="slow")
+    return self.replace(careless.s(1))
+
+
+def test_everything_that_is_lost_is_a_warning_at_its_line() -> None:
+    with pytest.warns(CeleryTaskWarning) as found:
+        event_facet(careless)
+    first = careless.run.__func__.__code__.co_firstlineno
+    told = {warning.lineno - first: str(warning.message) for warning in found}
+    assert {warning.filename for warning in found} == {__file__}
+    assert sorted(told) == [0, 2, 3, 5, 6]
+    assert "rate_limit='5/s'" in told[0]
+    assert "self.request.chord is None" in told[2]
+    assert "self.replace fails the step" in told[6]
+
+
+def test_everything_that_is_lost_is_an_error_with_strict() -> None:
+    with pytest.raises(AuthoringError, match=r"steps.careless.*self\.add_to_chord.*self\.replace"):
+        event_facet(strict=True)(careless)
+
+    @task(bind=True, autoretry_for=(Bank,), max_retries=2)
+    def sound(self: Any) -> str:
+        return str(self.request.id)
+
+    event_facet(strict=True)(sound)
+
+
+def test_check_lists_what_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from click.testing import CliRunner
+
+    from flowengine.cli.commands import main
+
+    (tmp_path / "lossy_shop.py").write_text(
+        "from celery import Celery\n"
+        "from flowengine import event_facet\n"
+        "app = Celery('lossy', broker='memory://', set_as_current=False)\n"
+        "@app.task(bind=True)\n"
+        "def charge(self, cents):\n"
+        "    return self.replace(charge.s(1))\n"
+        "pay = event_facet(charge)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    lenient = CliRunner().invoke(main, ["check", "lossy_shop"])
+    assert lenient.exit_code == 0, lenient.output
+    assert "6 ! self.replace fails the step" in lenient.output
+    assert "1 warning" in lenient.output
+    assert CliRunner().invoke(main, ["check", "--strict", "lossy_shop"]).exit_code == 1
