@@ -136,8 +136,9 @@ class Embedded:
 
     def execute(
         self, workflow: str, inputs: dict[str, Any], key: str, if_failed: str, message_id: str
-    ) -> None:
-        EngineLauncher(self.engine).start_named(workflow, inputs, key, if_failed, message_id)
+    ) -> str:
+        launcher = EngineLauncher(self.engine)
+        return launcher.start_named(workflow, inputs, key, if_failed, message_id).id
 
     def watch(self) -> None:
         """Run a recovery pass. A wake-up reaches this process alone, so each runs its own."""

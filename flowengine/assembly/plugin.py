@@ -51,6 +51,7 @@ from flowengine.tasks import celery_tasks
 from flowengine.tasks.control_queue import ControlQueue
 from flowengine.tasks.drained_queues import DrainedQueues
 from flowengine.tasks.flower_events import StepEvents
+from flowengine.tasks.lost_tries import send_end
 from flowengine.tasks.signature_check import SignatureCheck
 from flowengine.tasks.task_steps import offer_task_steps
 from flowengine.worker import CircuitBreakers, TaskWorker
@@ -147,6 +148,8 @@ class FlowEngine:
         self.hostname, self.sends_events = sender, bool(options.get("task_events"))
         self.main_pid = os.getpid()
         self._register_facets(self.app)
+        outages = outage_log(self.settings.database_url)
+        celery_tasks.register_workflows(self.app, self, outages, self._check)
         self._queues.choose(options, self.settings.control_queue)
 
     def _report_worker(self, sender: str, instance: Any, **_: Any) -> None:
@@ -252,6 +255,7 @@ class FlowEngine:
             *jobs,
             tidy=self._end_left_commands,
             end=_end_worker,
+            tell=send_end,
         )
 
     def _end_left_commands(self) -> None:
@@ -316,8 +320,8 @@ class FlowEngine:
 
     def execute(
         self, workflow: str, inputs: dict[str, Any], key: str, if_failed: str, message_id: str
-    ) -> None:
-        self.launcher().start_named(workflow, inputs, key, if_failed, message_id)
+    ) -> str:
+        return self.launcher().start_named(workflow, inputs, key, if_failed, message_id).id
 
     def watch(self) -> None:
         Watchdog(self.engine).tick()

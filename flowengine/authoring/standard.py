@@ -128,7 +128,7 @@ def start_child(
     """Append a step that starts a child run."""
     location = user_location()
     inputs = scope.arguments(definition, args, kwargs, location)
-    scope.declare(CHILD, STANDARD[CHILD])
+    scope.declare(CHILD, _routed(STANDARD[CHILD], CHILD_DEFINITION))
     step = scope.step_name(definition.short_name, name, location)
     given = [
         nodes.Argument("workflow", nodes.Literal(definition.name)),
@@ -142,6 +142,11 @@ def start_child(
     return ChildRun(scope, step, definition)
 
 
+def _routed(declared: nodes.FacetDeclaration, definition: Definition) -> nodes.FacetDeclaration:
+    """Return the declaration with the task list that the app's routes choose for it."""
+    return dataclasses.replace(declared, options=definition.options)
+
+
 def _child(
     workflow: str, inputs: dict[str, Any], waits: bool, on_cancel: OnCancel = "cancel"
 ) -> Any:
@@ -150,5 +155,6 @@ def _child(
 
 
 CHILD_DEFINITION = Definition(
-    nodes.FacetKind.EVENT, _child, CHILD, (), location_of(_child), STANDARD[CHILD].options
+    *(nodes.FacetKind.EVENT, _child, CHILD, (), location_of(_child), STANDARD[CHILD].options),
+    names_list=False,
 )

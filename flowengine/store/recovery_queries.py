@@ -46,12 +46,13 @@ class HeldTask:
     boot_id: str
     pid: int | None
     runs_once: bool
+    step_id: str = ""
     activity: int = 0  #: when it was claimed or sent a heartbeat; 0: not read
 
 
 _held_values = attrgetter(
     *("uuid", "lease", "workflow_id", "name", "task_list_name"),
-    *("step_path", "timeout_ms", "boot_id", "pid", "runs_once"),
+    *("step_path", "timeout_ms", "boot_id", "pid", "runs_once", "step_id"),
 )
 
 

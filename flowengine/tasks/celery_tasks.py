@@ -12,21 +12,27 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from celery.exceptions import Reject
 
-from flowengine.authoring import EventFacet, event_facet_named, event_facet_names
+from flowengine.authoring import (
+    EventFacet,
+    event_facet_named,
+    event_facet_names,
+    workflow_names,
+)
 from flowengine.dispatch.notifier import DRAIN, EVALUATE, WORK
 from flowengine.dispatch.packed_ids import unpacked
 from flowengine.engine import Engine
 from flowengine.engine.liveness import consumes
-from flowengine.errors import FlowengineError, StartRefused
+from flowengine.errors import StartRefused
 from flowengine.printable import clipped, names_of
 from flowengine.program.standard import is_built_in
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.failures import is_unavailable
 from flowengine.tasks.signature_check import SignatureCheck
+from flowengine.tasks.start_messages import MessageHandler, StartMessages, name_of
 from flowengine.tasks.ticks import Tick
 from flowengine.worker.outage_log import OutageLog
 
@@ -37,30 +43,12 @@ WATCHDOG = "flowengine.watchdog"
 #: Messages that only wake a worker: they are neither events for Flower nor log lines at INFO.
 WAKEUPS = frozenset((DRAIN, WORK, EVALUATE, WATCHDOG))
 
-_PAUSE = 1.0  # seconds until a start that met no database goes back to its queue
+_REQUEST = "flowengine.tasks.lost_tries:WakeupRequest"
 #: Seconds for which the code of the other workers is cached: in a fleet of one version the relay
 #: costs one query in that time, and none while nothing is consumed.
 _CACHED = 1.0
 #: How often a wake-up is passed on by processes that have no room for another coroutine.
 _HOPS_FULL = 3
-
-
-class MessageHandler(Protocol):
-    """Executes the messages of an app."""
-
-    def drain(self, task_list: str, wake: int = 1, hops: int | None = None) -> None:
-        """Work on the due tasks of a list. A surplus wake-up finds nothing and ends.
-
-        `hops` is set in a wake-up that was passed on: how often it still may be.
-        """
-
-    def work(self, task_list: str, task_ids: list[str]) -> None: ...
-    def evaluate(self, run_id: str) -> None: ...
-    def execute(
-        self, workflow: str, inputs: dict[str, Any], key: str, if_failed: str, message_id: str
-    ) -> None: ...
-
-    def watch(self) -> None: ...
 
 
 def register_celery_tasks(
@@ -72,88 +60,81 @@ def register_celery_tasks(
         """Work on these tasks: the header of a chord. Tasks claimed by others are skipped."""
         handler.work(task_list, unpacked(packed_ids))
 
-    def execute(
-        task: Any,
-        workflow: str,
-        inputs: dict[str, Any] | None = None,
-        key: str | None = None,
-        if_failed: str = "return",
-    ) -> None:
-        """Start a workflow by name. Idempotent: without a key the message's id is the key.
-
-        No row stands behind this message yet, so it is acknowledged when the run is stored, and
-        goes back to its queue while the database is unreachable.
-        """
-        try:
-            sent_as = task.request.id or ""
-            handler.execute(workflow, inputs or {}, key or sent_as, if_failed, sent_as)
-        except Exception as problem:
-            if isinstance(problem, FlowengineError) and not is_unavailable(problem):
-                log.error(
-                    "refused to start %s with the inputs %s: %s",
-                    workflow,
-                    names_of(inputs),
-                    problem.without_values(),
-                    extra={"action": "start_refused"},
-                )
-                raise StartRefused(_name(workflow), problem.without_values()) from None
-            if not outages.note(problem):
-                raise
-            log.info("cannot start %s yet: %s", workflow, problem, extra={"action": "start_waits"})
-            time.sleep(_PAUSE)
-            raise Reject(problem, requeue=True) from None
-
     def register(name: str, function: Callable[..., None], **options: Any) -> None:
-        @functools.wraps(function)
-        def task(*args: Any, **kwargs: Any) -> None:
-            if check is not None:
-                if name == EXECUTE:  # bound: the first argument is the task
-                    check.once(name, registered.request, args[1:], kwargs)
-                else:
-                    check.wake_up(name, registered.request, args, kwargs)
-            try:
-                with outages.watch():
-                    function(*args, **kwargs)
-            except (Reject, StartRefused):
-                raise
-            except Exception as problem:
-                about = {"action": "message_failed"}
-                shown = ", ".join(map(_without_values, args))
-                if is_unavailable(problem):  # counted; recovery repeats it
-                    log.debug("message %s(%s) failed: %s", name, shown, problem, extra=about)
-                else:
-                    then = "the start is refused" if name == EXECUTE else "recovery repeats it"
-                    log.exception("message %s(%s) failed: %s", name, shown, then, extra=about)
-                if name == EXECUTE:  # no row stands behind it: the sender must know
-                    reason = f"{type(problem).__name__}; the log of the worker has the traceback"
-                    named = args[1] if len(args) > 1 else kwargs.get("workflow", "")
-                    raise StartRefused(_name(named), reason) from None
-
-        # Not shared: Celery would add a shared task to every other app of the process, and of two
-        # with one name keep the first. Flower shows steps, not the messages that lead to them.
-        chosen = {"ignore_result": True, "acks_late": False, "send_events": False, **options}
-        registered = app.task(task, name=name, shared=False, **chosen)
+        _register(app, outages, check, name, function, Request=_REQUEST, **options)
 
     register(DRAIN, handler.drain)
     # Not every backend counts a header whose result is ignored.
     register(WORK, work, ignore_result=False)
     register(EVALUATE, handler.evaluate)
-    register(
-        EXECUTE,
-        execute,
-        bind=True,
-        acks_late=True,
-        reject_on_worker_lost=True,
-        send_events=True,
-        store_errors_even_if_ignored=True,
-        throws=(StartRefused,),  # it is logged above, without values
-    )
     register(WATCHDOG, handler.watch, base=Tick)
+    start = StartMessages(handler, outages)
+    _register(app, outages, check, EXECUTE, start.execute, is_start=True)
 
 
-def _name(workflow: object) -> str:
-    """Return the name in a message, which may be anything."""
-    return workflow[:200] if isinstance(workflow, str) else f"a {type(workflow).__name__}"
+def register_workflows(
+    app: Any, handler: MessageHandler, outages: OutageLog, check: SignatureCheck | None = None
+) -> None:
+    """Register a task for each workflow of this process, unless the app has one of its name.
+
+    A task that became a workflow still gets messages: of the beat, of other services, and those
+    that were under way. Each starts one run.
+    """
+    start = StartMessages(handler, outages)
+    for name in workflow_names():
+        if name not in app.tasks and not is_built_in(name):
+            function = functools.partial(start.as_task, name)
+            _register(app, outages, check, name, function, is_start=True, ignore_result=False)
+
+
+def _register(
+    app: Any,
+    outages: OutageLog,
+    check: SignatureCheck | None,
+    name: str,
+    function: Callable[..., object],
+    *,
+    is_start: bool = False,
+    **options: Any,
+) -> None:
+    def task(*args: Any, **kwargs: Any) -> object:
+        if check is not None:
+            if is_start:  # bound: the first argument is the task
+                check.once(name, registered.request, args[1:], kwargs)
+            else:
+                check.wake_up(name, registered.request, args, kwargs)
+        try:
+            with outages.watch():
+                return function(*args, **kwargs)
+        except (Reject, StartRefused):
+            raise
+        except Exception as problem:
+            about = {"action": "message_failed"}
+            shown = ", ".join(map(_without_values, args))
+            if is_unavailable(problem):  # counted; recovery repeats it
+                log.debug("message %s(%s) failed: %s", name, shown, problem, extra=about)
+            else:
+                then = "the start is refused" if is_start else "recovery repeats it"
+                log.exception("message %s(%s) failed: %s", name, shown, then, extra=about)
+            if is_start:  # no row stands behind it: the sender must know
+                reason = f"{type(problem).__name__}; the log of the worker has the traceback"
+                named: object = name
+                if name == EXECUTE:
+                    named = args[1] if len(args) > 1 else kwargs.get("workflow", "")
+                raise StartRefused(name_of(named), reason) from None
+        return None
+
+    if hasattr(function, "__name__"):
+        functools.update_wrapper(task, function)
+    # Not shared: Celery would add a shared task to every other app of the process, and of two
+    # with one name keep the first. Flower shows steps, not the messages that lead to them.
+    chosen = {"ignore_result": True, "acks_late": False, "send_events": False, **options}
+    if is_start:
+        # No row stands behind such a message until its run is stored.
+        chosen |= {"bind": True, "acks_late": True, "reject_on_worker_lost": True}
+        chosen |= {"send_events": True, "store_errors_even_if_ignored": True}
+        chosen |= {"throws": (StartRefused,)}  # it is logged, without values
+    registered = app.task(task, name=name, shared=False, **chosen)
 
 
 def _without_values(argument: object) -> str:
@@ -176,19 +157,22 @@ def register_facets(
     for name in event_facet_names():
         facet = event_facet_named(name)
         if facet is not None and name not in sender.tasks and not is_built_in(name):
-            _register_facet(sender, facet, check)
+            _register_facet(sender, name, facet, check)
 
 
 def _register_facet(
-    app: Any, facet: EventFacet[..., Any], check: Callable[[], SignatureCheck | None]
+    app: Any,
+    name: str,
+    facet: EventFacet[..., Any],
+    check: Callable[[], SignatureCheck | None],
 ) -> None:
     def call(*args: Any, **kwargs: Any) -> Any:
         if (signed := check()) is not None:
-            signed.once(facet.name, registered.request, args, kwargs)
+            signed.once(name, registered.request, args, kwargs)
         return facet(*args, **kwargs)
 
     call.__doc__ = facet.__doc__
-    registered = app.task(call, name=facet.name, shared=False)
+    registered = app.task(call, name=name, shared=False)
 
 
 class WakeupRelay:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum
 from importlib import metadata
 
 from flowengine.authoring import event_facet_names
@@ -44,6 +45,18 @@ log = logging.getLogger("flowengine")
 _JOIN_SECONDS = 2.0  # the thread may hang in a call to the database
 
 TaskLists = Callable[[], Sequence[str]]
+
+
+class TryEnd(Enum):
+    """How a try ended with its pool child."""
+
+    LOST = "lost"
+    TIMED_OUT = "timed out"
+    CANCELED = "canceled"
+
+
+#: Is told of each try that has ended so.
+TellEnd = Callable[[HeldTask, TryEnd], object]
 
 
 class Heartbeat:
@@ -293,9 +306,13 @@ def worker_heartbeat(
     *more_jobs: Callable[[Engine], object],
     tidy: Callable[[], object] = lambda: None,
     end: Callable[[], object] | None = None,
+    tell: TellEnd = lambda _, __: None,
 ) -> Heartbeat:
-    """`tidy` ends what killed processes have left on this machine."""
-    children = PoolChildren(settings, server, tidy=tidy)
+    """`tidy` ends commands that killed processes have left on this machine.
+
+    `tell` is called for each try that has ended with its pool child.
+    """
+    children = PoolChildren(settings, server, tidy=tidy, tell=tell)
     watching = (lambda _: tidy()), children.check, StandIn().watch
     jobs = (*watching, WorkflowPublisher().publish, *more_jobs)
     return Heartbeat(engine, settings, server, lists, jobs, end=end)
@@ -322,9 +339,10 @@ class PoolChildren:
         server: ServerDefinition,
         clock: Callable[[], float] = time.monotonic,
         tidy: Callable[[], object] = lambda: None,
+        tell: TellEnd = lambda _, __: None,
     ) -> None:
         """`tidy` is called before a try is reported as lost: the next one may begin then."""
-        self._server, self._clock, self._tidy = server, clock, tidy
+        self._server, self._clock, self._tidy, self._tell = server, clock, tidy, tell
         self._markers = InFlightMarkers(settings.spool_directory, server.boot_id)
         self._grace = settings.cancel_grace
         self._held: list[HeldTask] = []  #: at the last check
@@ -348,9 +366,12 @@ class PoolChildren:
         if dead:
             self._tidy()
         report_lost_tries(engine, dead, "the pool child")
+        for task in dead:
+            self._tell(task, TryEnd.LOST)
         for task in ended:
             if task.task_id in silent:
                 self._kill(task)
+                self._tell(task, TryEnd.TIMED_OUT)
 
     def _how_they_ended(
         self, engine: Engine, ended: Sequence[HeldTask], running: Sequence[str]
@@ -390,6 +411,7 @@ class PoolChildren:
             is_over = self._clock() - since >= self._grace
             if is_over and self._markers.running(task.pid or 0) <= self._canceled.keys():
                 self._kill(task)
+                self._tell(task, TryEnd.CANCELED)
 
     def _kill(self, task: HeldTask) -> None:
         """Kill a pool child that still runs a try that failed for its silence, or was cancelled.

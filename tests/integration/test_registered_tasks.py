@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, signature
 from celery.exceptions import Reject
 from sqlalchemy.exc import OperationalError
 
+from flowengine import event_facet, workflow
 from flowengine.errors import (
     DatabaseBusy,
     DatabaseReadOnly,
@@ -19,8 +21,9 @@ from flowengine.errors import (
     StartRefused,
     UnknownWorkflow,
 )
-from flowengine.tasks import celery_tasks
+from flowengine.tasks import celery_tasks, start_messages
 from flowengine.worker.outage_log import OutageLog
+from tests.registries import empty_registry
 
 
 class Failing:
@@ -60,7 +63,7 @@ def test_a_start_that_the_database_does_not_take_goes_back_to_its_queue(
     problem: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It has no row yet: acknowledged, it would be lost.
-    monkeypatch.setattr(celery_tasks, "_PAUSE", 0)
+    monkeypatch.setattr(start_messages, "_PAUSE", 0)
     with pytest.raises(Reject) as refused:
         task_named(celery_tasks.EXECUTE, problem)("some.workflow", {})
     assert refused.value.requeue
@@ -185,3 +188,89 @@ def test_a_forked_child_logs_an_outage_of_its_own(capfd: pytest.CaptureFixture[s
     if child == 0:
         os._exit(0 if outages._began is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_an_alias_of_a_task_is_registered_under_the_alias() -> None:
+    app = Celery("aliased", broker="memory://", set_as_current=False)
+
+    @app.task(name="shop.pack", shared=False)
+    def pack(n: int) -> int:
+        return n + 1
+
+    with empty_registry():
+        event_facet(aliases=["old.pack"])(pack)
+        own = app.tasks["shop.pack"]
+        celery_tasks.register_facets(app)  # warnings are errors
+        assert app.tasks["shop.pack"] is own
+        assert app.tasks["old.pack"].name == "old.pack"
+        assert app.tasks["old.pack"](4) == 5
+
+
+class Started:
+    """Notes the starts that messages ask for."""
+
+    def __init__(self) -> None:
+        self.starts: list[tuple[Any, ...]] = []
+
+    def execute(self, *given: Any) -> str:
+        self.starts.append(given)
+        return "run-1"
+
+    def __getattr__(self, name: str) -> Any:
+        def nothing(*_: Any) -> None: ...
+
+        return nothing
+
+
+@pytest.fixture
+def became_workflow() -> Iterator[tuple[Celery, Started]]:
+    """An app whose task `shop.nightly` has become a workflow."""
+    with empty_registry():
+
+        @workflow(name="shop.nightly")
+        def nightly(day: str, depth: int = 3) -> str:
+            return day
+
+        handler = Started()
+        app = app_of(handler)
+        celery_tasks.register_workflows(app, handler, OutageLog())
+        yield app, handler
+
+
+def test_messages_of_a_task_that_became_a_workflow_start_its_run(
+    became_workflow: tuple[Celery, Started],
+) -> None:
+    app, handler = became_workflow
+    task = app.tasks["shop.nightly"]
+    first = task.apply(("monday",), {"depth": 2}, task_id="m1")
+    assert first.result == "run-1"
+    task.apply((), {"day": "monday"}, task_id="m1")
+    assert handler.starts == [
+        ("shop.nightly", {"day": "monday", "depth": 2}, "m1", "return", "m1"),
+        ("shop.nightly", {"day": "monday"}, "m1", "return", "m1"),
+    ]
+    assert task.acks_late
+
+
+def test_a_message_with_other_arguments_than_the_workflow_is_refused_with_all_problems(
+    became_workflow: tuple[Celery, Started],
+) -> None:
+    app, handler = became_workflow
+    done = app.tasks["shop.nightly"].apply((), {"week": 3})
+    assert isinstance(done.result, StartRefused)
+    assert "'week' is unknown" in str(done.result)
+    assert "'day' (str) is missing" in str(done.result)
+    assert handler.starts == []
+
+
+def test_a_message_that_is_part_of_a_canvas_is_refused(
+    became_workflow: tuple[Celery, Started],
+) -> None:
+    # The rest of the canvas would go on with the id of a run that has just begun.
+    app, handler = became_workflow
+    done = app.tasks["shop.nightly"].apply(
+        ("monday",), link=signature("shop.nightly", ("x",), app=app)
+    )
+    assert isinstance(done.result, StartRefused)
+    assert "part of a canvas (callbacks)" in str(done.result)
+    assert handler.starts == []

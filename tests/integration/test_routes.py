@@ -138,3 +138,34 @@ def test_a_worker_with_named_queues_consumes_no_others(app: Celery) -> None:
     queues.choose({"queues": "gpu", "exclude_queues": "flowengine"}, "flowengine")
     assert "io" not in queues.consumed()
     assert queues.excluded == {"flowengine"}
+
+
+def test_child_runs_follow_the_default_queue_of_the_app(app: Celery) -> None:
+    app.conf.task_default_queue = "counter"
+
+    @workflow(name="shop.below")
+    def below(n: int) -> int:
+        return n
+
+    @workflow(name="shop.above")
+    def above(n: int) -> int:
+        return below.start(n).result()
+
+    plan = link_program(above.program())
+    assert plan.facets["flowengine.child"].node.options.task_list == "counter"
+    queues = WorkerQueues(app)
+    queues.choose({}, "flowengine")
+    assert "counter" in queues.consumed()
+
+
+def test_child_runs_are_on_the_default_list_without_a_default_queue(app: Celery) -> None:
+    @workflow(name="shop.below")
+    def below(n: int) -> int:
+        return n
+
+    @workflow(name="shop.above")
+    def above(n: int) -> int:
+        return below.start(n).result()
+
+    plan = link_program(above.program())
+    assert plan.facets["flowengine.child"].node.options.task_list == "default"
