@@ -14,8 +14,10 @@ from tests.warm import warm_commands
 
 FOLDER = Path(__file__).parent.parent.parent / "examples"
 WITH_REDIS = sorted((FOLDER / "messaging").glob("*.py"))
-#: tests/acceptance/django, test_fastapi.py, celery/test_existing_project.py
-ELSEWHERE = {FOLDER / name for name in ("django_shop", "fastapi_shop.py", "celery_shop")}
+#: tests/acceptance/django, test_fastapi.py, celery/test_existing_project.py, test_ported_project.py
+ELSEWHERE = {
+    FOLDER / name for name in ("django_shop", "fastapi_shop.py", "celery_shop", "celery_orders")
+}
 EXAMPLES = [
     path
     for path in sorted(FOLDER.rglob("*.py"))

@@ -25,12 +25,12 @@ PAID = "mail: {} paid 3050 (charge)\n"
 class Project:
     """The shop in a directory of its own."""
 
-    def __init__(self, directory: Path, redis: str, database: str) -> None:
+    def __init__(self, directory: Path, redis: str, database: str, project: Path = PROJECT) -> None:
         self.directory = directory
         self.environment = {
             **clean_environment(),
             **INTERVALS,
-            "PYTHONPATH": os.pathsep.join((str(PROJECT), PYTHONPATH)),
+            "PYTHONPATH": os.pathsep.join((str(project), PYTHONPATH)),
             "SHOP_REDIS": redis,
             "FLOWENGINE_DATABASE_URL": database,
         }
