@@ -64,7 +64,7 @@ def run(flow: Flow, task: Any, *args: Any, **options: Any) -> Any:
 
 
 def task(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
-    given = {"name": f"steps.t{len(app.tasks)}", **options}
+    given = {"name": f"steps.t{len(app.tasks)}", "shared": False, **options}
 
     def make(fn: Callable[..., Any]) -> Any:
         with warnings.catch_warnings():  # of attributes that Celery 5.7 deprecates
