@@ -80,6 +80,7 @@ from flowengine.errors import (
     UnknownTurn,
     ValueRefused,
     WaitTimedOut,
+    WorkflowClosed,
 )
 from flowengine.log_filter import safe_logger as _safe_logger
 from flowengine.message_keys import signed_message
@@ -192,6 +193,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "ValueRefused",
     "AlreadyRunning",
     "TooManyRuns",
+    "WorkflowClosed",
     "PartlyStarted",
     "RunFailed",
     "RunCancelled",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-from flowengine.cli.control_command import JSON
+from flowengine.cli.control_command import ACTOR, JSON, REASON, named_actor
 
 _NAME = click.argument("name", metavar="WORKFLOW")
 
@@ -51,6 +51,32 @@ def remove(name: str) -> None:
     from flowengine.cli import workflows_view
 
     workflows_view.remove(name)
+
+
+@workflows.command()
+@_NAME
+@REASON
+@ACTOR
+def close(name: str, reason: str, actor: str | None) -> None:
+    """Refuse new starts of a workflow, with the reason, until it is opened.
+
+    Open runs go on, with the child runs that they start, and are retried. Ticks of its schedules
+    are skipped, and say so.
+    """
+    from flowengine.cli import workflows_view
+
+    workflows_view.close(name, named_actor(actor), reason)
+
+
+@workflows.command("open")
+@_NAME
+@REASON
+@ACTOR
+def open_workflow(name: str, reason: str, actor: str | None) -> None:
+    """Take new starts of a closed workflow again."""
+    from flowengine.cli import workflows_view
+
+    workflows_view.open_again(name, named_actor(actor), reason)
 
 
 @click.command()

@@ -17,6 +17,7 @@ from flowengine.cli.streams import json_of
 from flowengine.cli.targets import load_modules, setting_modules
 from flowengine.cli.terminal import console, line, print_table, table_of
 from flowengine.engine.catalogue import WorkflowInfo
+from flowengine.engine.presentation import clock
 from flowengine.engine.publication_drafts import PUSHED
 from flowengine.errors.documents import DocumentProblem
 from flowengine.printable import printable
@@ -27,23 +28,35 @@ _MAX_CELL = 100  #: characters of a description in a list
 def show_list(*, as_json: bool) -> None:
     with open_engine() as engine:
         found = engine.catalogue.list()
+        closed = {each.workflow: each for each in engine.catalogue.closed()}
+        now = engine.database.now()
     if as_json:
-        click.echo(json_of([asdict(each) for each in found]))
+        shown = [
+            {**asdict(each), "closed": (by := closed.get(each.name)) and by._asdict()}
+            for each in found
+        ]
+        click.echo(json_of(shown))
         return
-    if not found:
+    if not found and not closed:
         what = "no workflows: a worker publishes those of its code and documents when it starts"
         console.print(line(what))
         return
-    print_table(table_of(("name", "source", "state", "description"), map(_row, found)))
+    rows = (_row(each, is_closed=each.name in closed) for each in found)
+    if found:
+        print_table(table_of(("name", "source", "state", "description"), rows))
+    for one in closed.values():
+        why = f": {one.reason}" if one.reason else ""
+        text = f"{one.workflow} is closed since {clock(now)(one.closed)} by {one.actor}{why}"
+        console.print(line((text, "yellow")), soft_wrap=True)
     for each in found:
         _print_problems(each.problems)
 
 
-def _row(each: WorkflowInfo) -> tuple[Text, ...]:
+def _row(each: WorkflowInfo, *, is_closed: bool) -> tuple[Text, ...]:
     return (
         line(each.name),
         line(each.source),
-        line(_state(each)),
+        line(("closed", "yellow") if is_closed else _state(each)),
         line(each.description.partition("\n")[0], limit=_MAX_CELL),
     )
 
@@ -112,3 +125,15 @@ def push(folder: str, modules: Sequence[str], *, skip_broken: bool) -> None:
     if unchanged:
         click.echo(f"{unchanged} unchanged")
     sys.exit(1 if problems or refused else 0)
+
+
+def close(name: str, actor: str, reason: str) -> None:
+    with open_engine() as engine:
+        closed = engine.catalogue.close(name, actor=actor, reason=reason)
+    console.print(line(f"{closed.workflow} is closed for new starts; open runs go on"))
+
+
+def open_again(name: str, actor: str, reason: str) -> None:
+    with open_engine() as engine:
+        workflow = engine.catalogue.open(name, actor=actor, reason=reason)
+    console.print(line(f"{workflow} takes new starts again"))

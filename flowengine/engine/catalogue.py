@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from flowengine.engine.closed_workflows import ClosedWorkflows
 from flowengine.engine.program_cache import PreparedProgram, ProgramCache
 from flowengine.engine.publication_drafts import DOCUMENT
 from flowengine.engine.publications import Publications
@@ -41,8 +42,15 @@ class WorkflowInfo:
 class Catalogue:
     """Reads and changes the catalogue of one database."""
 
-    def __init__(self, database: Store, programs: ProgramCache, publications: Publications) -> None:
+    def __init__(
+        self,
+        database: Store,
+        programs: ProgramCache,
+        publications: Publications,
+        closed: ClosedWorkflows,
+    ) -> None:
         self._database, self._programs = database, programs
+        self.close, self.open, self.closed = closed.close, closed.open, closed.list
         self._tenant = publications.tenant
         self.publish = publications.publish
 

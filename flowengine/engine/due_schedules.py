@@ -14,7 +14,13 @@ from collections import OrderedDict
 from flowengine.engine.schedule_records import definition_of
 from flowengine.engine.singletons import SingletonEnded
 from flowengine.engine.tick_runs import TickEffects, TickRuns
-from flowengine.errors import AlreadyRunning, FlowengineError, StoreError, TooManyRuns
+from flowengine.errors import (
+    AlreadyRunning,
+    FlowengineError,
+    StoreError,
+    TooManyRuns,
+    WorkflowClosed,
+)
 from flowengine.scheduling import Schedule, Timetable, decide
 from flowengine.scheduling.states import ScheduleSignal, next_schedule_state
 from flowengine.settings import Settings
@@ -66,7 +72,7 @@ class DueSchedules:
         """Take one schedule; False if another process has it, or it cannot be taken."""
         try:
             effects = self._commit(tenant, name, due)
-        except (TooManyRuns, AlreadyRunning, SingletonEnded) as problem:
+        except (TooManyRuns, AlreadyRunning, SingletonEnded, WorkflowClosed) as problem:
             log.warning(
                 "schedule %s cannot start its run: %s; it is tried again",
                 name,
@@ -105,15 +111,21 @@ class DueSchedules:
 
     def _commit(self, tenant: str, name: str, due: int) -> TickEffects | None:
         with self._database.write() as session:
-            record = session.schedules.lock_due(tenant, name, due)
-            if record is None:
+            locked = session.schedules.lock_due_with_closing(tenant, name, due)
+            if locked is None:
                 return None  # taken by another process
+            record, is_closed = locked
             now = session.now()
             timetable = self.timetable(record)
             assert record.next_tick is not None, "an active schedule has a next tick"
             running, waiting = self._runs.open_runs(session, record, timetable.schedule)
             decision = decide(
-                timetable, record.next_tick, now, running=bool(running), waiting=bool(waiting)
+                timetable,
+                record.next_tick,
+                now,
+                running=bool(running),
+                waiting=bool(waiting),
+                closed=is_closed,
             )
             effects = self._runs.apply(
                 session, record, timetable.schedule, decision.actions, now, timetable=timetable

@@ -24,6 +24,7 @@ from flowengine.engine.answers import Answers
 from flowengine.engine.bulk_actions import BulkActions
 from flowengine.engine.catalogue import Catalogue
 from flowengine.engine.child_runs import ChildRuns
+from flowengine.engine.closed_workflows import ClosedWorkflows
 from flowengine.engine.committer import Committer
 from flowengine.engine.control import Control
 from flowengine.engine.doctor import Doctor
@@ -178,7 +179,8 @@ class Engine:
 
         definitions = ScheduleDefinitions(tick_runs, self.settings)
         publications = Publications(database, self.programs, definitions, self.settings.tenant)
-        self.catalogue = Catalogue(database, self.programs, publications)
+        closed = ClosedWorkflows(database, self.settings.max_error_excerpt)
+        self.catalogue = Catalogue(database, self.programs, publications, closed)
         self.log_store: LogStore = DatabaseLogs(database)
 
         self.queries = RunQueries(database, self.settings.tenant, has_feed=self.settings.event_feed)

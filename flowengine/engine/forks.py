@@ -15,6 +15,7 @@ from typing import Any
 from flowengine.actors import Actor
 from flowengine.engine import staging
 from flowengine.engine.after_commit import AfterCommit
+from flowengine.engine.closed_workflows import refuse_closed
 from flowengine.engine.control import named_actor
 from flowengine.engine.first_commit import origin_of
 from flowengine.engine.program_cache import PreparedProgram, ProgramCache
@@ -217,6 +218,7 @@ def stage_fork(
     rows = CommitPlan(rule=session.outbox_rule)
     effects = staging.stage(decision, rows, now)
     rows.insert_run(origin_of(request, now), request.labels)
-    session.commit(rows)
+    if not session.commit(rows):
+        refuse_closed(session, request)
     session.forks.finish(before.id, view.id)
     return effects

@@ -55,6 +55,11 @@ class StartRequest:
         return self.singleton is not None and self.if_running in ("queue", "replace")
 
     @property
+    def is_part_of_another(self) -> bool:
+        """Whether a run or a turn of an agent starts it: it goes on if its workflow is closed."""
+        return self.parent is not None or self.agent_call is not None
+
+    @property
     def queue(self) -> tuple[str, str, str]:
         """Tenant, workflow and key of the queue in which the run waits."""
         key = self.singleton or "" if self.runs is None else run_places.queue_key(self.runs)

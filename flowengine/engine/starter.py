@@ -9,6 +9,7 @@ from typing import Any
 
 from flowengine.dispatch import Notifier
 from flowengine.engine.after_commit import AfterCommit
+from flowengine.engine.closed_workflows import refuse_closed
 from flowengine.engine.first_commit import origin_of, stage_first_commit
 from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.pollers import DueCounts
@@ -168,6 +169,8 @@ class Starter:
     def _earlier_queued(self, session: Session, request: StartRequest) -> str:
         """Return the run that another start with the same key has inserted at the same moment."""
         earlier = earlier_run(session, request, may_replace=False) if request.key else None
+        if earlier is None and session.runs.get(request.run_id) is None:
+            refuse_closed(session, request)
         return earlier.run_id if earlier else request.run_id
 
     def insert_with(
@@ -200,14 +203,22 @@ class Starter:
             if request.run_id in written or request.runs is not None:
                 found.append(effects[request.run_id])
             elif request.key is None and request.singleton is None:
+                if session.runs.get(request.run_id) is None:
+                    refuse_closed(session, request)
                 found.append(CommitEffects(request.run_id))  # inserted by an unanswered statement
             else:
                 earlier = None
                 if request.key is not None:
                     earlier = earlier_run(session, request, may_replace=replaced is not None)
                 if earlier is None and request.singleton is not None:
-                    found.append(open_run(session, request))
+                    try:
+                        found.append(open_run(session, request))
+                    except SingletonEnded:
+                        refuse_closed(session, request)  # or it would be tried for ever
+                        raise
                     continue
+                if earlier is None:
+                    refuse_closed(session, request)
                 # Invariant: a key changes hands in one transaction, so some run has it.
                 assert earlier is not None
                 found.append(CommitEffects(earlier.run_id))

@@ -80,6 +80,7 @@ from flowengine.errors.runs import (
     TenantRefused,
     TooManyRuns,
     UnknownRun,
+    WorkflowClosed,
 )
 from flowengine.errors.schedules import InvalidSchedule, ScheduleRefused, UnknownSchedule
 from flowengine.errors.sdk import (
@@ -224,6 +225,7 @@ __all__ = [
     "ValueRefused",
     "WaitInsideStep",
     "WaitTimedOut",
+    "WorkflowClosed",
     "WorkflowNotImported",
     "WorkflowNotServed",
 ]

@@ -94,6 +94,22 @@ class TooManyRuns(FlowengineError):
 
 
 @dataclass(eq=False, repr=False)
+class WorkflowClosed(FlowengineError):
+    """Somebody has closed the workflow for new starts."""
+
+    workflow: str
+    actor: str
+    reason: str
+
+    def __str__(self) -> str:
+        why = f": {self.reason}" if self.reason else ""
+        return (
+            f"{self.workflow} is closed for new starts, by {self.actor}{why}. Nothing is started, "
+            f"and open runs go on; `flowengine workflows open {self.workflow}` ends this"
+        )
+
+
+@dataclass(eq=False, repr=False)
 class PartlyStarted(FlowengineError):
     """`start_many` started some runs before a later commit failed."""
 

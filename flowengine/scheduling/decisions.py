@@ -25,6 +25,7 @@ class Reason(StrEnum):
     RUNNING = "running"  #: a run of the schedule is open
     WAITING = "waiting"  #: a run of the schedule waits already for the end of another
     REPLACED = "replaced"  #: a later tick was due at the same time
+    CLOSED = "closed"  #: the workflow is closed for new starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +70,18 @@ class Decision:
 
 
 def decide(
-    timetable: Timetable, nominal: int, now: int, *, running: bool, waiting: bool
+    timetable: Timetable,
+    nominal: int,
+    now: int,
+    *,
+    running: bool,
+    waiting: bool,
+    closed: bool = False,
 ) -> Decision:
     """Decide about the tick at `nominal`, and about all after it that are due.
 
-    `running` says whether a run of the schedule is open, `waiting` whether one waits for its end.
+    `running` says whether a run of the schedule is open, `waiting` whether one waits for its end,
+    `closed` whether its workflow takes no new starts.
     """
     uncounted, due = _due_ticks(timetable, nominal, now)
     chosen = _CATCH_UP[timetable.schedule.catch_up](timetable, due, now)
@@ -81,7 +89,10 @@ def decide(
     actions: list[Action] = [] if uncounted is None else [uncounted]
     if skipped:
         actions.append(Skip(skipped[0], skipped[-1], len(skipped), Reason.LATE))
-    actions += _OVERLAP[timetable.schedule.overlap](chosen, running, waiting)
+    if closed:
+        actions += [Skip(tick, tick, 1, Reason.CLOSED) for tick in chosen]
+    else:
+        actions += _OVERLAP[timetable.schedule.overlap](chosen, running, waiting)
     following = timetable.after(due[-1])
     at = None if following is None else timetable.due_time(following)
     return Decision(tuple(_merged(actions)), following, at)

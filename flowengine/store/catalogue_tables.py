@@ -1,4 +1,4 @@
-"""The table of the catalogue: everything that can be started by name."""
+"""The tables of the catalogue: everything that can be started by name, and what is closed."""
 
 from __future__ import annotations
 
@@ -18,3 +18,12 @@ class WorkflowRow(Table, table=True):
     problems: str | None = text_column()  #: of the newest version, as JSON; the program is older
     created: int = time_column()
     updated: int = time_column()
+
+
+class ClosedRow(Table, table=True):
+    """A workflow that is closed for new starts."""
+
+    workflow: str = name_column(primary_key=True)
+    actor: str = name_column("")
+    reason: str = text_column("")
+    closed: int = time_column()

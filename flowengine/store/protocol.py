@@ -27,6 +27,7 @@ from flowengine.store.cards import Cards
 from flowengine.store.catalogue import Catalogue
 from flowengine.store.children import Children
 from flowengine.store.claims import Claims
+from flowengine.store.closed_workflows import ClosedWorkflows
 from flowengine.store.commits import CommitPlan, OutboxRule, PollerNotes
 from flowengine.store.driven_runs import DrivenRuns
 from flowengine.store.due_names import DueTasks
@@ -170,6 +171,8 @@ class Session(Protocol):
     def worker_limits(self) -> WorkerLimits: ...
     @property
     def actions(self) -> Actions: ...
+    @property
+    def closed(self) -> ClosedWorkflows: ...
 
 
 class CompletionListener(Protocol):

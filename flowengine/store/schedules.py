@@ -47,6 +47,10 @@ _COLUMNS = ", ".join(ScheduleRecord._fields)
 _MARKS = ", ".join(["%s"] * len(ScheduleRecord._fields))
 _CHANGED = [name for name in ScheduleRecord._fields if name not in ("tenant", "name", "created")]
 _SELECT = f"SELECT {_COLUMNS} FROM flowengine_schedule"
+_SELECT_WITH_CLOSING = (
+    f"SELECT {_COLUMNS}, EXISTS (SELECT 1 FROM flowengine_closed c "
+    "WHERE c.workflow = flowengine_schedule.workflow) FROM flowengine_schedule"
+)
 _DUE = (
     f"SELECT tenant, name, due FROM flowengine_schedule WHERE {SCHEDULE_IS_DUE} AND due <= %s "
     "ORDER BY due LIMIT %s"
@@ -96,6 +100,23 @@ class Schedules(Part):
     def due(self, now: int, most: int) -> list[tuple[str, str, int]]:
         """Return tenant, name and due time of schedules that are due, the oldest first."""
         return [(row[0], row[1], row[2]) for row in self._session.rows(_DUE, (now, most))]
+
+    def workflows(self) -> list[str]:
+        """Return the names of the workflows that have schedules."""
+        text = "SELECT DISTINCT workflow FROM flowengine_schedule"
+        return [row[0] for row in self._session.rows(text, ())]
+
+    def lock_due_with_closing(
+        self, tenant: str, name: str, due: int
+    ) -> tuple[ScheduleRecord, bool] | None:
+        """Lock a schedule as `lock_due`; also return whether its workflow is closed."""
+        dialect = self._session.dialect
+        text = (
+            f"{_SELECT_WITH_CLOSING} WHERE tenant = %s AND name = %s AND due = %s"
+            f"{dialect.LOCK}{dialect.SKIP_LOCKED}"
+        )
+        rows = self._session.rows(text, (tenant, name, due))
+        return (ScheduleRecord(*rows[0][:-1]), bool(rows[0][-1])) if rows else None
 
     def lock_due(self, tenant: str, name: str, due: int) -> ScheduleRecord | None:
         """Lock a schedule if it still has this due time and no other transaction has locked it."""

@@ -22,6 +22,7 @@ from flowengine.store.cards import Cards
 from flowengine.store.catalogue import Catalogue
 from flowengine.store.children import Children
 from flowengine.store.claims import Claims
+from flowengine.store.closed_workflows import ClosedWorkflows
 from flowengine.store.commits import CommitPlan, OutboxRule, PollerNotes
 from flowengine.store.driven_runs import DrivenRuns
 from flowengine.store.due_names import DueTasks
@@ -170,3 +171,4 @@ class SqlSession:
     catalogue = _PartOf(Catalogue)
     worker_limits = _PartOf(WorkerLimits)
     actions = _PartOf(Actions)
+    closed = _PartOf(ClosedWorkflows)

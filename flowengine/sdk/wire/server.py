@@ -31,6 +31,7 @@ from flowengine.errors import (
     TenantRefused,
     TooManyRuns,
     UnknownRun,
+    WorkflowClosed,
 )
 from flowengine.http import Request, Response, Route
 from flowengine.http.messages import JSON_TYPE
@@ -59,6 +60,7 @@ _CODES: tuple[tuple[type[FlowengineError], str], ...] = (
     (ProgramError, "refused_program"),
     (AlreadyRunning, "already_running"),
     (TooManyRuns, "too_many_runs"),
+    (WorkflowClosed, "action_refused"),
     (EarlierRunFailed, "action_refused"),
     (ActionRefused, "action_refused"),
     (AnswerRefused, "action_refused"),

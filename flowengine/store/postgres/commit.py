@@ -17,6 +17,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from flowengine.store.backend import Executor, HeldActivation
+from flowengine.store.closed_workflows import IS_ADMITTED
 from flowengine.store.commits import CommitPlan, CommitRefused
 from flowengine.store.postgres.channels import FEED, task_channel
 from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor
@@ -161,7 +162,10 @@ def _statement(
 def _allowed(names: list[str], guarded: bool) -> list[str]:
     """Return the CTEs that end with `ok`, the runs whose part may be written."""
     if "new_runs" in names:
-        new = insert("new_runs", "new_runs_") + IGNORE
+        is_admitted = IS_ADMITTED.format(
+            parent="parent_run_id", call="agent_call", workflow="new_runs_.workflow"
+        )
+        new = insert("new_runs", f"new_runs_ WHERE {is_admitted}") + IGNORE
         return [f"ok AS ({new} RETURNING flowengine_run.id)"]
     if not guarded:
         of_runs = [name for name in ("runs", "consumed_tasks", "consumed_facts") if name in names]

@@ -196,7 +196,9 @@ def _write_allowed(
 def _allowed(executor: Executor, plan: CommitPlan, guarded: bool) -> set[str]:
     """Insert new runs, or check the guard; return the runs whose part may be written."""
     if plan.new_runs:
-        return {run[0] for run in plan.new_runs if executor.rows(INSERT_RUN, run)}
+        text, parameters = INSERT_RUN
+        assert parameters is not None
+        return {run[0] for run in plan.new_runs if executor.rows(text, parameters(run))}
     if not guarded:
         return {run.run_id for run in plan.runs}
     return _current_runs(executor, plan)

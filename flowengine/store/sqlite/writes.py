@@ -20,6 +20,7 @@ from flowengine.store.agent_rows import (
 )
 from flowengine.store.agent_tables import CALL_IS_OPEN
 from flowengine.store.backend import Executor
+from flowengine.store.closed_workflows import IS_ADMITTED
 from flowengine.store.commit_rows import SECTIONS
 from flowengine.store.usual_values import USUAL, USUAL_CALLS, Usual
 
@@ -69,7 +70,19 @@ def _update(name: str, usual: Usual = _NONE_USUAL) -> str:
     return f"UPDATE {section.table.name} SET {', '.join(changed)} WHERE {key} = {place[source]}"
 
 
-INSERT_RUN = _insert("new_runs", " OR IGNORE") + " RETURNING id"
+def _insert_run() -> str:
+    section, place = SECTIONS["new_runs"], _places("new_runs", _NONE_USUAL)
+    is_admitted = IS_ADMITTED.format(
+        parent=place["parent_run_id"], call=place["agent_call"], workflow=place["workflow"]
+    )
+    names = ", ".join((*section.columns, *section.constants))
+    values = ", ".join((*place.values(), *section.constants.values()))
+    return (
+        f"INSERT OR IGNORE INTO {section.table.name} ({names}) SELECT {values} "
+        f"WHERE {is_admitted} RETURNING id"
+    )
+
+
 _NUMBERED = {name: _update(name) if name in _KEYS else _insert(name) for name in SECTIONS} | {
     "joins": f"{_insert('joins')} "
     "ON CONFLICT (id) DO UPDATE SET remaining = remaining + excluded.remaining",
@@ -111,6 +124,7 @@ def _write(text: str) -> _Write:
     return _Write(re.sub(r"\?\d+", "?", text), pick)
 
 
+INSERT_RUN = _write(_insert_run())
 _WRITES = {name: _write(text) for name, text in _NUMBERED.items()}
 
 

@@ -1,4 +1,4 @@
-"""List the actions of people over all runs, by an index of their facts."""
+"""List the actions of people over all runs; close workflows for new starts."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -7,6 +7,10 @@ revision = "0028"
 down_revision = "0025"
 branch_labels = None
 depends_on = None
+
+
+def _word(length: int) -> sa.String:
+    return sa.String(length).with_variant(sa.String(length, collation="C"), "postgresql")
 
 
 def upgrade() -> None:
@@ -18,6 +22,14 @@ def upgrade() -> None:
         ["created", "id"],
         postgresql_where=is_action,
         sqlite_where=is_action,
+    )
+    op.create_table(
+        "flowengine_closed",
+        sa.Column("workflow", _word(255), nullable=False),
+        sa.Column("actor", _word(255), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("closed", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("workflow"),
     )
 
 
