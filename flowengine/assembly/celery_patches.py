@@ -6,7 +6,9 @@ later version gives another answer.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
 import time
 from importlib.util import find_spec
 from typing import Any
@@ -32,6 +34,10 @@ def patch_celery() -> None:
         _patch_redis_address(transport.Channel, exceptions.ConnectionError)
         _patch_redis_errors(transport.Transport, refused)
         _patch_redis_ack(transport.QoS, refused)
+    with contextlib.suppress(ImportError):  # or no RabbitMQ
+        from amqp import connection
+
+        _patch_interrupted_write(connection.Connection)
     _patch_pool()
     _patch_child_exit()
     _patch_worker_events()
@@ -93,6 +99,38 @@ def _patch_redis_ack(window: Any, refused: tuple[type[Exception], ...]) -> None:
                 super(window, qos).ack(delivery_tag)
 
     window.ack = ack_now_or_later
+
+
+def _patch_interrupted_write(connection_class: Any) -> None:
+    """Have a signal handler that interrupts a write to RabbitMQ not wait for the end of it.
+
+    Celery stops its consumer in the handler of SIGQUIT. If the main thread was just writing, it
+    waits there for a lock that it holds itself, and the worker never ends. A connection in the
+    middle of a write cannot be used: Celery ignores the error there and goes on with its end.
+    """
+    writer = connection_class.frame_writer
+    assign: Any = getattr(writer, "fset", None)
+    if assign is None or hasattr(assign, "__wrapped__"):
+        return
+
+    @functools.wraps(assign)
+    def set_guarded(connection: Any, write_frame: Any) -> None:
+        writing: set[int] = set()  #: threads
+
+        @functools.wraps(write_frame)
+        def write(*frame: Any) -> Any:
+            thread = threading.get_ident()
+            if thread in writing:
+                raise ConnectionError("a signal has interrupted a write to RabbitMQ")
+            writing.add(thread)
+            try:
+                return write_frame(*frame)
+            finally:
+                writing.discard(thread)
+
+        assign(connection, write)
+
+    connection_class.frame_writer = writer.setter(set_guarded)
 
 
 def _patch_pool() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
+import amqp
+import amqp.method_framing
 import billiard
 import redis.exceptions
 from billiard.pool import Worker
@@ -37,3 +40,33 @@ def test_a_redis_that_refuses_writes_counts_as_a_lost_connection() -> None:
     assert issubclass(redis.exceptions.OutOfMemoryError, errors)
     assert issubclass(redis.exceptions.ReadOnlyError, errors)
     assert not issubclass(redis.exceptions.NoPermissionError, errors)
+
+
+class _InterruptedTransport:
+    """A transport in whose write a signal arrives; its handler writes, too."""
+
+    def __init__(self, connection: amqp.Connection) -> None:
+        self.connection, self.refusals = connection, list[Exception]()
+
+    def write(self, _: bytes) -> None:
+        try:
+            self.connection.frame_writer(8, 0, None, None, None)
+        except OSError as refused:
+            self.refusals.append(refused)
+
+
+def test_a_signal_handler_that_interrupts_a_write_to_rabbitmq_does_not_wait_for_itself() -> None:
+    """Celery stops its consumer in the handler of SIGQUIT."""
+    patch_celery()
+    connection = amqp.Connection()
+    connection.frame_max = 1000
+    transport = _InterruptedTransport(connection)
+    connection.frame_writer = amqp.method_framing.frame_writer(connection, transport)
+    heartbeat = (8, 0, None, None, None)
+    thread = threading.Thread(target=connection.frame_writer, args=heartbeat, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert isinstance(transport.refusals[0], connection.connection_errors)
+    connection.frame_writer(*heartbeat)
+    assert len(transport.refusals) == 2, "the next write is no interrupted one"
