@@ -56,10 +56,8 @@ RETRY_POLICY = {
 class Publisher:
     """Publishes messages of one app; never raises."""
 
-    def __init__(
-        self, app: Any, *, not_sent: str = "wake-up not sent, recovery will repeat it"
-    ) -> None:
-        self._app, self._not_sent = app, not_sent
+    def __init__(self, app: Any) -> None:
+        self._app = app
         self._template: Any = None  # a connection that is never opened; its address names the pool
         self._is_open, self._probe_at = False, 0.0
         self.forked()
@@ -83,17 +81,21 @@ class Publisher:
             was_open = self._is_open
             if not isinstance(problem, LookupError):  # a queue that the app does not know
                 self._open_circuit(time.monotonic() - began)
-            log.log(
-                logging.DEBUG if was_open else logging.WARNING,  # one line for an outage
-                "%s: %s",
-                *(self._not_sent, problem),
-                extra={"action": "wakeup_lost"},
-            )
+            self._log_lost(problem, logging.DEBUG if was_open else logging.WARNING)
             return False
         if self._is_open:
             self._is_open = False
             log.warning("the broker accepts wake-ups again", extra={"action": "broker_back"})
         return True
+
+    def _log_lost(self, problem: Exception, level: int) -> None:
+        """Log the first message that an outage lost; further ones at DEBUG."""
+        log.log(
+            level,
+            "wake-up not sent, recovery will repeat it: %s",
+            problem,
+            extra={"action": "wakeup_lost"},
+        )
 
     def publish_in_thread(self, send: Callable[[Any], None]) -> bool:
         """Do the same for a `send` that also uses connections without a time limit.

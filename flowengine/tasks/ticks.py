@@ -7,13 +7,24 @@ tick that waits stands for all that follow: the worker that consumes it runs one
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from celery import Task
 
 from flowengine.dispatch.publisher import RETRY_POLICY, Publisher
 
-_NOT_SENT = "tick of the watchdog not sent, the workers run recovery without it"
+log = logging.getLogger("flowengine")
+
+
+class _TickPublisher(Publisher):
+    def _log_lost(self, problem: Exception, level: int) -> None:
+        log.log(
+            level,
+            "tick of the watchdog not sent, the workers run recovery without it: %s",
+            problem,
+            extra={"action": "wakeup_lost"},
+        )
 
 
 class Tick(Task):  # type: ignore[misc]
@@ -44,7 +55,7 @@ class Tick(Task):  # type: ignore[misc]
                 sent.append(send(args, kwargs, *more, **options | limits | {"producer": producer}))
 
         if self._publisher is None:
-            self._publisher = Publisher(self.app, not_sent=_NOT_SENT)
+            self._publisher = _TickPublisher(self.app)
         self._publisher.publish(send_if_none_waits)
         return sent[0] if sent else None
 
