@@ -74,7 +74,7 @@ class EngineLauncher:
             if_running=options.if_running,
             max_open=options.max_open,
         )
-        return Run(self._engine, run.id, workflow.definition.signature.result.read)
+        return Run(self._engine, run.id, workflow.read_result)
 
     def start_many(
         self,
@@ -102,8 +102,7 @@ class EngineLauncher:
             key_ttl=options.key_ttl,
             max_open=options.max_open,
         )
-        read = workflow.definition.signature.result.read
-        return [Run(self._engine, run.id, read) for run in started]
+        return [Run(self._engine, run.id, workflow.read_result) for run in started]
 
     async def astart(
         self, workflow: Workflow[..., Any], inputs: dict[str, Json], options: StartOptions

@@ -260,6 +260,18 @@ class Workflow(Decorated[P, R]):
     def _program(self) -> Program:
         return program_of(self.definition)
 
+    def read_result(self, value: Json) -> Any:
+        """Return the stored result of a run as the annotation says; raises DoesNotFit.
+
+        A run that has completed by earlier code may have another result.
+        """
+        annotation = self.definition.signature.result
+        try:
+            return annotation.read(value)
+        except pydantic.ValidationError as error:
+            problem = mismatch(RESULT, annotation, value, error)
+            raise DoesNotFit(self.name, [problem], "workflow") from None
+
     def inputs(self, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Json]:
         """Return the arguments of a start as JSON, with the defaults.
 

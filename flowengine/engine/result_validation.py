@@ -24,7 +24,7 @@ from flowengine.program.limits import Limits
 from flowengine.program.nodes import Json
 from flowengine.program.option_checks import is_number
 from flowengine.program.plan import FacetPlan
-from flowengine.program.types import misfits, type_misfit
+from flowengine.program.types import misfits, null_misfit, type_misfit
 from flowengine.program.validator import Checks
 from flowengine.store import codec
 
@@ -86,10 +86,9 @@ def answer_problems(facet: FacetPlan, answer: Mapping[str, Json], checks: Checks
     names = ", ".join(declared)
     unknown = [name for name in answer if declared and name not in declared]
     problems = [f"{name!r} is unknown, {facet.name} returns {names}" for name in unknown]
-    if declared == [OF_PYTHON] and not problems and answer.get(OF_PYTHON) is None:
-        (only,) = facet.returns
-        if only.schema is None and only.type != _UNTYPED:
-            problems.append(f"{OF_PYTHON!r}: expected {only.type}, found null")
+    is_null = declared == [OF_PYTHON] and not problems and answer.get(OF_PYTHON) is None
+    if is_null and (why := null_misfit(facet.returns[0], None)):
+        problems.append(f"{OF_PYTHON!r}: {why}")
     return problems + misfits(facet.returns, answer, facet.schemas, checks)
 
 

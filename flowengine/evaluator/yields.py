@@ -12,17 +12,15 @@ from typing import Any
 from flowengine.evaluator.failures import StepFailed, item_error
 from flowengine.evaluator.pre_steps import split_aliases, with_aliases
 from flowengine.evaluator.records import Step, row_key
+from flowengine.evaluator.result_types import captured_blocks, check_results
 from flowengine.evaluator.scope import RowScope, virtual_item
-from flowengine.evaluator.states import ObjectType, Signal, StepState
+from flowengine.evaluator.states import ObjectType, Signal
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind
 from flowengine.program.expressions import EvaluationError
 from flowengine.program.limits import DEFAULT_LIMITS
 from flowengine.program.nodes import Json
 from flowengine.program.plan import BlockPlan
-from flowengine.program.standard import RESULT
-from flowengine.program.types import type_misfit, untyped
-from flowengine.program.validator import Checks
 from flowengine.program.value_size import ValueLimits, checked_size, too_many_bytes
 
 
@@ -75,10 +73,7 @@ class Merge:
 def capture(work: WorkingSet, step: Step) -> Signal:
     """Merge the yields of the body, and of a catch, into the results, in program order."""
     plan = work.step_plan(step)
-    blocks = list(plan.body)
-    if step.next_index:  # caught: some blocks have not completed
-        blocks = [b for b in blocks if _is_complete(work, step, b)]
-        blocks.append(plan.catches[step.next_index - 1])
+    blocks = captured_blocks(work, step)
     if blocks:
         _want_yields(work, step, blocks)
         merge = Merge(with_aliases(work, step, plan.aliases), work.read, work.limits)
@@ -91,39 +86,10 @@ def capture(work: WorkingSet, step: Step) -> Signal:
         step.returns = merge.values
         work.changes.computed_bytes += merge.computed_bytes
         split_aliases(work, step, plan.aliases)
-        _check_types(work, step)
+        check_results(work, step, blocks)
     elif step.object_type == ObjectType.CALL:
         yield_as_item(work, step)
     return Signal.ADVANCE if not plan.always else Signal.CLOSE
-
-
-def _check_types(work: WorkingSet, step: Step) -> None:
-    """Fail a step whose results are not of the types that its facet declares.
-
-    The result of a try is checked when it is reported; these are computed by yields. The only
-    return `result` is that of a Python function, whose annotation may have changed since the
-    program was traced: a run outlives a deploy.
-    """
-    facet = work.facet(step)
-    if facet is None or [field.name for field in facet.returns] == [RESULT]:
-        return
-    typed = [f for f in facet.returns if not untyped(f) and f.name in step.returns]
-    if not typed:
-        return
-    checks = Checks(work.limits.max_schema_checks)
-    found = [
-        (f.name, type_misfit(f, work.read(step.returns[f.name]), facet.schemas, checks))
-        for f in typed
-    ]
-    work.count_checks(checks)
-    if problems := [f"{name!r}: {why}" for name, why in found if why]:
-        message = f"the yields of {facet.name} do not fit its returns: {'; '.join(problems)}"
-        raise StepFailed("TypeMismatch", message, step.path)
-
-
-def _is_complete(work: WorkingSet, step: Step, plan: BlockPlan) -> bool:
-    block = work.find(row_key(plan.kind, step.path + plan.segment))
-    return block is not None and block.state == StepState.COMPLETE
 
 
 def _merge_block(

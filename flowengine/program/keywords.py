@@ -156,10 +156,12 @@ def _additional_properties(
         for name in value
         if name not in named and not any(check.matches(pattern, name) for pattern in patterns)
     ]
-    if wanted is False and extra:
+    if wanted is False and extra and not check.is_lenient:
         names = ", ".join(repr(name[:100]) for name in extra[:5])
         verb = "was" if len(extra) == 1 else "were"
         return Misfit(f"Additional properties are not allowed ({names} {verb} unexpected)")
+    if wanted is False:
+        return None
     return check.each(wanted, ((name, value[name]) for name in extra))
 
 
@@ -171,12 +173,23 @@ def _property_names(check: Validation, wanted: Any, value: Any, _: Any) -> Misfi
     return next((problem for problem in problems if problem is not None), None)
 
 
-def _required(check: Validation, wanted: Any, value: Any, _: Any) -> Misfit | None:
+def _required(
+    check: Validation, wanted: Any, value: Any, schema: Mapping[str, Any]
+) -> Misfit | None:
     if not isinstance(value, dict):
         return None
     check.spend(len(wanted) // _PER_NAME)
+    if check.is_lenient:
+        known = schema.get("properties", {})
+        if not value.keys() <= known.keys():
+            return None
+        wanted = [name for name in wanted if not _is_read_only(known.get(name))]
     missing = next((name for name in wanted if name not in value), None)
     return None if missing is None else Misfit(f"{missing!r} is a required property")
+
+
+def _is_read_only(schema: Any) -> bool:
+    return isinstance(schema, dict) and schema.get("readOnly") is True
 
 
 def _dependent_required(check: Validation, wanted: Any, value: Any, _: Any) -> Misfit | None:
@@ -244,7 +257,7 @@ def _any_of(check: Validation, wanted: Any, value: Any, _: Any) -> Misfit | None
 
 def _one_of(check: Validation, wanted: Any, value: Any, _: Any) -> Misfit | None:
     number = sum(1 for schema in wanted if check.fits(schema, value))
-    if number == 1:
+    if number == 1 or (number and check.is_lenient):
         return None
     how = "any" if number == 0 else "only one"
     return Misfit(f"{shown(value)} is not valid under {how} of the given schemas")

@@ -82,6 +82,38 @@ def field_misfit(
     return schema_misfit(field.schema, value, checks)
 
 
+def null_misfit(field: Field, value: Json, checks: Checks | None = None) -> str:
+    """Return why a null, or one in a list, does not fit the annotation of a Python function.
+
+    Empty if it has none. An annotation that allows None has a schema.
+    """
+    if field.schema is not None:
+        return ""
+    try:
+        return _null_misfit(field.type, value, checks or Checks())
+    except TooManyChecks as limit:
+        return str(limit)
+
+
+def _null_misfit(declared: Type, value: Json, checks: Checks) -> str:
+    if declared in _UNCHECKED:
+        return ""
+    if value is None:
+        return f"expected {type_name(declared)}, found null"
+    if not (isinstance(declared, ArrayType) and isinstance(value, list)):
+        return ""
+    if declared.element in _UNCHECKED:
+        return ""
+    checks.spend(len(value))
+    found = ((at, _null_misfit(declared.element, item, checks)) for at, item in enumerate(value))
+    return next((f"item {at}: {why}" for at, why in found if why), "")
+
+
+def type_name(declared: Type) -> str:
+    """Return a type as AFL writes it."""
+    return f"[{type_name(declared.element)}]" if isinstance(declared, ArrayType) else declared
+
+
 def type_misfit(
     field: Field, value: Json, schemas: Schemas = _NO_SCHEMAS, checks: Checks | None = None
 ) -> str:

@@ -41,14 +41,22 @@ class TooManyChecks(Exception):
 class Checks:
     """The checks that the validation of one value may still make."""
 
-    __slots__ = ("_most", "has_formats", "left")
+    __slots__ = ("_most", "has_formats", "is_lenient", "left")
 
     def __init__(
-        self, most: int = DEFAULT_LIMITS.max_schema_checks, *, has_formats: bool = False
+        self,
+        most: int = DEFAULT_LIMITS.max_schema_checks,
+        *,
+        has_formats: bool = False,
+        is_lenient: bool = False,
     ) -> None:
-        """`has_formats`: texts with the format of a date or a time must be such."""
+        """`has_formats`: texts with the format of a date or a time must be such.
+
+        `is_lenient`: a map may name its fields otherwise than the schema does, whose names are
+        aliases, and leave out those that are read-only, because they are computed of others.
+        """
         self._most = self.left = most
-        self.has_formats = has_formats
+        self.has_formats, self.is_lenient = has_formats, is_lenient
 
     def spend(self, checks: int) -> None:
         self.left -= checks
@@ -99,12 +107,12 @@ def _has_secrets(schema: Mapping[str, Json]) -> bool:
 class Validation:
     """One value and one schema."""
 
-    __slots__ = ("_depth", "_references", "_root", "has_formats", "spend")
+    __slots__ = ("_depth", "_references", "_root", "has_formats", "is_lenient", "spend")
 
     def __init__(self, root: Mapping[str, Any], checks: Checks) -> None:
         self._root, self._depth, self.spend = root, 0, checks.spend
         self._references: dict[str, Any] = {}
-        self.has_formats = checks.has_formats
+        self.has_formats, self.is_lenient = checks.has_formats, checks.is_lenient
 
     def check(self, schema: Any, value: Any) -> Misfit | None:
         if schema is True:

@@ -12,8 +12,9 @@ import pydantic
 from flowengine.authoring.annotations import mismatch
 from flowengine.authoring.definitions import Definition, define, titled
 from flowengine.authoring.locations import location_of
-from flowengine.errors import FunctionMisuse, InvalidInputs
+from flowengine.errors import DoesNotFit, FunctionMisuse, InvalidInputs
 from flowengine.program.event_options import NO_OPTIONS
+from flowengine.program.function_options import without_version
 from flowengine.program.nodes import FacetKind, Json
 from flowengine.program.standard import RESULT
 
@@ -52,13 +53,13 @@ class DurableFunction:
         return not inspect.iscoroutinefunction(self.definition.fn)
 
     def written(self, returned: Any) -> Json:
-        """Return the result as JSON; raises FunctionMisuse or NotJson."""
+        """Return the result as JSON; raises DoesNotFit or NotJson."""
         annotation = self.definition.signature.result
         try:
             return annotation.write(returned, f"the result of function {self.name!r}", RESULT)
         except pydantic.ValidationError as error:
             problem = mismatch(RESULT, annotation, returned, error)
-            raise FunctionMisuse(f"{self.definition.title}: {problem}") from None
+            raise DoesNotFit(without_version(self.name), [problem], "workflow") from None
 
 
 def durable_function(
