@@ -173,12 +173,18 @@ class FailureLog:
             "try_number": one.number,
         }
         if isinstance(one.end, Lost):
-            how = f"was lost: {one.end.reason}; no traceback"
+            how = f"was lost: {one.end.reason}"
         else:
             how = f"failed: {self.described(one.end.error)}"
             if has_traceback(one.end.error):
                 about[REMOTE_TRACEBACK] = self.traceback(one.end.error)
-            else:
-                how = f"{how}; no traceback"
-        where = (one.number, one.path, one.run_id)
-        log.log(level_of(one.facet), "try %d of %s of run %s %s", *where, how, extra=about)
+        log.log(
+            level_of(one.facet),
+            "%s %s (try %d of run %s%s)",
+            one.path,
+            how,
+            one.number,
+            one.run_id,
+            "" if REMOTE_TRACEBACK in about else ", no traceback",
+            extra=about,
+        )

@@ -65,8 +65,8 @@ def _log(
         about[REMOTE_TRACEBACK] = failures.places(error)
     else:
         raised = (type(problem), problem, frames)
-    where = (task.try_number, task.step_path, task.workflow_id)
-    log.log(level, "try %d of %s of run %s failed: %s", *where, text, exc_info=raised, extra=about)
+    parts = (task.step_path, text, task.try_number, task.workflow_id)
+    log.log(level, "%s failed: %s (try %d of run %s)", *parts, exc_info=raised, extra=about)
 
 
 def _has_values(problem: BaseException) -> bool:

@@ -151,7 +151,7 @@ def test_an_example_runs_alone_and_again(python: Path, example: Path, tmp_path: 
 
 
 def beside_failures(errors: str) -> str:
-    """Return what is written to stderr beside the log lines of failed tries and runs.
+    """Return what is written to stderr beside the log lines of failures and alarms.
 
     Many examples fail on purpose, and configure no logging: Python writes warnings to stderr.
     """
@@ -164,7 +164,8 @@ def beside_failures(errors: str) -> str:
 
 
 _FAILURE = re.compile(
-    r"(?:try \d+ of \S+ of run [0-9a-f]{32} (?:failed|was lost)|run [0-9a-f]{32} of \S+ failed)\b"
+    r"\S+ (?:failed|was lost): .* \(try \d+ of run [0-9a-f]{32}\b"
+    r"|run [0-9a-f]{32} of \S+ failed\b|alarm of run"
 )
 
 

@@ -107,7 +107,7 @@ def test_each_failed_try_is_one_warning_with_its_traceback(
     tries = of(lines, "try_failed")
     assert [each.levelname for each in tries] == ["WARNING", "WARNING"]
     assert [each.try_number for each in tries] == [1, 2]
-    first = f"try 1 of order.pay of run {run.id} failed: ValueError: negative -1\n"
+    first = f"order.pay failed: ValueError: negative -1 (try 1 of run {run.id})\n"
     assert shown(tries[0]).startswith(f"WARNING {first}  Traceback")
     assert 'raise ValueError(f"negative {n}")' in shown(tries[0])
 
@@ -147,7 +147,8 @@ def test_a_durable_function_that_raises_is_a_warning_with_its_traceback(
         run = function.start(5)
         ended(flow, run)
     (tried,) = of(lines, "try_failed")
-    assert "failed: KeyError: 'order 5'\n  Traceback" in shown(tried)
+    first = f"function.function failed: KeyError: 'order 5' (try 2 of run {run.id})\n"
+    assert shown(tried).startswith(f"WARNING {first}  Traceback")
     assert 'raise KeyError(f"order {n}")' in shown(tried)
     assert len(of(lines, "run_failed")) == 1
 
@@ -188,8 +189,12 @@ def test_a_lost_try_and_one_reported_from_outside_are_warnings_without_a_traceba
         error = {"type": "Timeout", "message": "no activity"}
         flow.engine.report(worker.claim(run, "pay"), Failed(error, retry=False))
     lost, silent = of(lines, "try_failed")
-    assert shown(lost).endswith(f"{run.id} was lost: the worker (pid 7) died; no traceback")
-    assert shown(silent).endswith(f"{run.id} failed: Timeout: no activity; no traceback")
+    assert shown(lost).endswith(
+        f"order.pay was lost: the worker (pid 7) died (try 1 of run {run.id}, no traceback)"
+    )
+    assert shown(silent).endswith(
+        f"order.pay failed: Timeout: no activity (try 1 of run {run.id}, no traceback)"
+    )
     assert {lost.levelname, silent.levelname} == {"WARNING"}
 
 

@@ -41,13 +41,13 @@ def test_a_run_that_fails_with_its_killed_worker_is_one_error_line_over_all_proc
         rf"WorkerLost: .*\(pid {pid}\) that ran held_once.hold_once died",
         found[0],
     )
-    (lost,) = lines(fleet, f"of held_once.hold_once of run {run.id} was lost", "WARNING")
-    assert lost.endswith("died; no traceback")
+    (lost,) = lines(fleet, "held_once.hold_once was lost", run.id, "WARNING")
+    assert lost.endswith(f"died (try 1 of run {run.id}, no traceback)")
 
 
 def test_a_try_that_raises_in_a_pool_child_is_a_warning_with_its_traceback(fleet: Fleet) -> None:
     run = fleet.start(graphs.unfinished, n=7)  # the next try is due in an hour
-    (line,) = until(lambda: lines(fleet, f"of run {run.id} failed:"), "the warning")
+    (line,) = until(lambda: lines(fleet, "failed:", f"of run {run.id})"), "the warning")
     assert "WARNING" in line
     assert lines(fleet, "graphs.py", "in fail_once"), fleet.logs()[-3000:]
     run.cancel()
@@ -56,9 +56,12 @@ def test_a_try_that_raises_in_a_pool_child_is_a_warning_with_its_traceback(fleet
 def test_a_try_that_times_out_is_a_warning_that_says_so(fleet: Fleet) -> None:
     run = fleet.start(graphs.hanging, name="silent")
     until(lambda: run.info().is_final, "the end of the run")
-    (line,) = until(lambda: lines(fleet, f"of hanging.hang of run {run.id} failed"), "the warning")
+    (line,) = until(
+        lambda: lines(fleet, "hanging.hang failed:", f"of run {run.id},"), "the warning"
+    )
     assert "WARNING" in line
-    assert "Timeout: no activity for more than its timeout of 1 s; no traceback" in line
+    assert "Timeout: no activity for more than its timeout of 1 s (try 1" in line
+    assert line.endswith("no traceback)")
     assert len(lines(fleet, "ERROR", f"run {run.id} of", "failed in hanging.hang")) == 1
 
 

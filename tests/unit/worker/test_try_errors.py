@@ -138,7 +138,7 @@ def test_a_failed_try_is_one_warning_with_its_step_and_its_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     text = logged(caplog, raised(ValueError("bad")))
-    assert text.startswith("try 1 of flow.a of run run failed: ValueError: bad\n")
+    assert text.startswith("flow.a failed: ValueError: bad (try 1 of run run)\n")
     assert "in raised" in text
     (record,) = caplog.records
     assert record.exc_info is not None
@@ -165,7 +165,7 @@ def test_with_encrypted_payloads_the_log_of_a_failed_try_has_its_places_and_no_m
 ) -> None:
     codec = "flowengine.payload_codecs:AesGcmCodec"
     text = logged(caplog, raised(ValueError("hunter2")), payload_codec=codec)
-    assert "failed: ValueError (`flowengine show` prints its message)" in text
+    assert "flow.a failed: ValueError (`flowengine show` prints its message)" in text
     assert "in raised" in text
     assert "hunter2" not in text
     compressed = "flowengine.payload_codecs:ZlibCodec"
