@@ -19,7 +19,8 @@ _ITEMS = "in a workflow write foreach(items, {name})"
 _OF_WORKFLOWS = {
     "delay": "write {name}.start(...), which starts a durable run and returns its handle",
     "apply_async": "write {name}.start(...), or with options {name}.options(key=..., "
-    "priority=...).start(...); queues belong to the event facets: task_list=",
+    "priority=...).start(...); queues belong to the event facets: task_list=; a countdown or eta "
+    "is a sleep(...) or sleep_until(...) before its first step",
     "apply": "write {name}.start(...).result(), which waits for a durable run; {name}(...) runs "
     "the function in place, as plain Python",
     **dict.fromkeys(
@@ -40,9 +41,12 @@ _OF_WORKFLOWS = {
 }
 _OF_EVENTS = {
     **dict.fromkeys(
-        ("delay", "apply_async", "apply"),
+        ("delay", "apply"),
         _STEP + '; outside any run, on Celery, app.send_task("{qualified}", args=[...]) calls it',
     ),
+    "apply_async": f"{_STEP}; a countdown is {{name}}.after(sleep(seconds))(...), an eta "
+    "{name}.after(sleep_until(moment))(...); outside any run, on Celery, "
+    'app.send_task("{qualified}", args=[...]) calls it',
     **dict.fromkeys(("s", "si", "signature", "subtask"), _STEP),
     **dict.fromkeys(("map", "starmap", "chunks"), _ITEMS),
     "retry": "raise the error: the policy of the facet decides about the next try, "

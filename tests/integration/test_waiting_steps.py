@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flowengine import Retry, event_facet, workflow
+from flowengine import Retry, event_facet, sleep, workflow
 from flowengine.cli.run_view import run_tree
 from flowengine.engine import Run, RunInfo, StepInfo, queries
 from flowengine.engine.presentation import elapsed, outstanding
@@ -49,6 +49,11 @@ def both(n: int) -> int:
 @workflow(name="waits.parent")
 def parent(n: int) -> int:
     return calling.start(n).result()
+
+
+@workflow(name="waits.delayed")
+def delayed(n: int) -> int:
+    return add.after(sleep(3))(n, 1)
 
 
 @pytest.fixture
@@ -127,6 +132,21 @@ def test_a_list_shows_the_next_retry_and_the_number_of_other_steps(flow: Flow) -
     assert text.startswith("both.first retries in 4.0 s after ConnectionError: xxx")
     assert text.endswith("(try 2 of 5); 2 steps outstanding")
     assert len(text) < 400
+
+
+def test_a_step_with_a_countdown_has_no_task_until_it_is_over(flow: Flow) -> None:
+    """Celery's ``add.apply_async((n, 1), countdown=3)``, as the guide writes it."""
+    run = flow.start(delayed, 1)
+    flow.settle()
+    assert flow.engine.tasks(run.id) == [], "it holds no worker and no message"
+    flow.clock.advance(seconds=2)
+    flow.watchdog()
+    flow.settle()
+    assert not run.info().is_final
+    flow.clock.advance(seconds=1)
+    flow.watchdog()
+    flow.settle()
+    assert run.result(timeout=0) == 2
 
 
 def test_a_cancelled_step_that_never_ran_shows_no_duration(flow: Flow) -> None:

@@ -63,6 +63,8 @@ def test_a_method_of_a_task_is_refused_with_its_replacement(
         ("album", "chunks", "album.start_many([{...}, ...])"),
         ("album.options", "delay", "write album.start(...)"),
         ("play", "delay", 'app.send_task("music.play", args=[...])'),
+        ("play", "apply_async", "a countdown is play.after(sleep(seconds))(...)"),
+        ("album", "apply_async", "a countdown or eta is a sleep(...) or sleep_until(...)"),
         ("play", "map", "foreach(items, play)"),
         ("tune", "delay", "call it like a function in a @workflow"),
     ],
