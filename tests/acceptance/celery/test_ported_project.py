@@ -131,6 +131,17 @@ def test_the_ported_project_tells_of_its_failures_like_the_old_one(
         running.stop()
 
 
+def test_the_imported_canvas_tells_of_its_failures_like_the_old_one(
+    orders: Orders, sentry: Sentry
+) -> None:
+    orders.python("-m", "flowengine", "-A", "imported", "db", "upgrade")
+    running = worker(orders, "imported", "--beat")
+    try:
+        assert told(orders, sentry, "imported", "get") == EXPECTED
+    finally:
+        running.stop()
+
+
 MAIL = "{0}: invoice o-{0}: {0} paid 3050; shipped o-{0}: 2 things"
 EXPECTED: dict[str, object] = {
     "results": {name: MAIL.format(name) for name in ("ada", "grace", "sloane")},
