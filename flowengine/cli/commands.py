@@ -25,6 +25,7 @@ from flowengine.cli import (
     configuration,
     control_command,
     diff_command,
+    limit_commands,
     operations,
     project_commands,
     retry_command,
@@ -407,5 +408,6 @@ for command in (
     *schedule_commands.COMMANDS,
     *workflow_commands.COMMANDS,
     *worker_commands.COMMANDS,
+    *limit_commands.COMMANDS,
 ):
     main.add_command(command)

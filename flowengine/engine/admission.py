@@ -23,7 +23,7 @@ from flowengine.evaluator.admission import (
 )
 from flowengine.printable import clipped
 from flowengine.store import Session, Store
-from flowengine.store.admission import StoredQueue
+from flowengine.store.admission import LockedKey, StoredQueue
 from flowengine.store.failures import is_unavailable
 
 log = logging.getLogger("flowengine")
@@ -133,8 +133,9 @@ class Admissions:
 class _Serving:
     """One transaction that holds the locks of the keys it needs."""
 
-    def __init__(self, session: Session, keys: dict[str, StatedKey], now: int) -> None:
-        self._rows, self._keys, self._now = session.admission, keys, now
+    def __init__(self, session: Session, keys: dict[str, LockedKey], now: int) -> None:
+        self._rows, self._locked, self._now = session.admission, keys, now
+        self._keys: dict[str, StatedKey] = {}  #: with the numbers that count
         self._ready: dict[str, int] = {}  #: by task: since when it waits
         self._next_free: dict[str, int | None] = {}
 
@@ -170,7 +171,7 @@ class _Serving:
     def _take_over_numbers(self, queues: Iterable[StoredQueue]) -> None:
         """Let the number count that the run states which was started last."""
         for stated in sorted(key for queue in queues for key in read_keys(queue.limits)):
-            stored = self._keys[stated.name]
+            stored = self._locked[stated.name].stated
             if stated.since < stored.since or stated == stored:
                 continue
             if (stated.number, stated.per) != (stored.number, stored.per):
@@ -184,7 +185,8 @@ class _Serving:
             elif stated.since - stored.since < 60_000:
                 continue  # the same number: no need to write it for every run
             self._rows.change_key(stated, self._now)
-            self._keys[stated.name] = stated
+            self._locked[stated.name] = self._locked[stated.name]._replace(stated=stated)
+        self._keys = {name: locked.counted for name, locked in self._locked.items()}
 
     def _write(
         self, decision: Admission, queues: Mapping[str, StoredQueue]

@@ -35,6 +35,7 @@ from flowengine.engine.failed_evaluations import FailedEvaluations
 from flowengine.engine.forks import Forks
 from flowengine.engine.handles import Run
 from flowengine.engine.hooks import Hooks, outbox_rule
+from flowengine.engine.limit_keys import LIMIT, RATE, KeyControl
 from flowengine.engine.locks import Locks
 from flowengine.engine.log_store import DatabaseLogs, LogStore
 from flowengine.engine.pollers import NotifierWithPollers, Pollers
@@ -194,6 +195,9 @@ class Engine:
         self.history = self.queries.history
         self.logs = RunLogs(database, self.log_store, self.settings.tenant).read
 
+        about_keys = (lambda key: self.admit({}, [key])), self.settings.max_error_excerpt
+        self.limits = KeyControl(database, LIMIT, *about_keys)
+        self.rates = KeyControl(database, RATE, *about_keys)
         self.actions = ActionLog(database, self.settings.tenant).list
         self.workers = Workers(database)
         self.tokens = Tokens(database, self.settings.tenant)

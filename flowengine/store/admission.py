@@ -11,7 +11,7 @@ import functools
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import TextClause
 
@@ -31,7 +31,8 @@ _CREATE = statement(
     "VALUES (:key, :count, :per, :since, :now) ON CONFLICT DO NOTHING"
 )
 _KEYS = (
-    "SELECT key, count AS number, per, since FROM flowengine_limit WHERE key IN :keys ORDER BY key"
+    "SELECT key, count AS number, per, since, set_count, set_per FROM flowengine_limit "
+    "WHERE key IN :keys ORDER BY key"
 )
 _CHANGE = statement(
     "UPDATE flowengine_limit SET count = :count, per = :per, since = :since, updated = :now "
@@ -129,11 +130,29 @@ _WAITING_QUEUES = statement(
 # Of queues that wait for a limit: those for which a slot is free, because its task has ended.
 _PASSABLE = statement(
     "SELECT q.id FROM flowengine_queue q JOIN flowengine_limit l ON l.key = q.blocked_on "
-    "WHERE q.id IN :ids AND l.per IS NULL AND l.count > (SELECT count(*) FROM flowengine_slot s "
+    "WHERE q.id IN :ids AND l.per IS NULL AND COALESCE(l.set_count, l.count) > "
+    "(SELECT count(*) FROM flowengine_slot s "
     "JOIN flowengine_task t ON t.uuid = s.task_id "
     f"WHERE s.key = l.key AND t.state IN ({_TAKES_SLOT}))",
     "ids",
 )
+
+
+class LockedKey(NamedTuple):
+    """A key, and the numbers that somebody has set in place of the stated ones."""
+
+    stated: StatedKey
+    set_number: int | None = None
+    set_per: int | None = None
+
+    @property
+    def counted(self) -> StatedKey:
+        """The key with the numbers that count."""
+        number, per = self.stated.number, self.stated.per
+        return self.stated._replace(
+            number=number if self.set_number is None else self.set_number,
+            per=per if self.set_per is None else self.set_per,
+        )
 
 
 @dataclass(slots=True)
@@ -160,11 +179,16 @@ class AdmissionRows(Part):
             values = {"key": key.name, "count": key.number, "per": key.per, "since": key.since}
             self._session.execute(_CREATE, {**values, "now": now})
 
-    def lock_keys(self, names: Collection[str]) -> dict[str, StatedKey]:
+    def lock_keys(self, names: Collection[str]) -> dict[str, LockedKey]:
         """Lock the rows of these keys; return them as they are stored."""
         query = _locking(_KEYS, self._session.dialect.LOCK, "keys")
         rows = self._session.execute(query, {"keys": sorted(names)})
-        return {row.key: StatedKey(row.key, row.number, row.per, row.since) for row in rows}
+        return {
+            row.key: LockedKey(
+                StatedKey(row.key, row.number, row.per, row.since), row.set_count, row.set_per
+            )
+            for row in rows
+        }
 
     def change_key(self, key: StatedKey, now: int) -> None:
         values = {"key": key.name, "count": key.number, "per": key.per, "since": key.since}

@@ -17,10 +17,11 @@ from flowengine.store.parts import MANY, Part, statement
 
 _UNUSED = (
     "SELECT key, per FROM flowengine_limit WHERE key > :after AND updated < :before "
-    f"AND since < :before AND due IS NULL ORDER BY key LIMIT {MANY}"
+    f"AND since < :before AND due IS NULL AND set_at IS NULL ORDER BY key LIMIT {MANY}"
 )
 _REMOVE = statement(
-    "DELETE FROM flowengine_limit WHERE key IN :keys AND due IS NULL AND NOT EXISTS (SELECT 1 "
+    "DELETE FROM flowengine_limit WHERE key IN :keys AND due IS NULL AND set_at IS NULL "
+    "AND NOT EXISTS (SELECT 1 "
     "FROM flowengine_slot s WHERE s.key = flowengine_limit.key) AND NOT EXISTS (SELECT 1 "
     "FROM flowengine_queue q WHERE q.blocked_on = flowengine_limit.key) RETURNING key",
     "keys",

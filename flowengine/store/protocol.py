@@ -39,6 +39,7 @@ from flowengine.store.history import History
 from flowengine.store.idle_keys import IdleKeys
 from flowengine.store.inbox import Inbox
 from flowengine.store.invariants import InvariantQueries
+from flowengine.store.limit_keys import LimitKeys
 from flowengine.store.locks import Locks
 from flowengine.store.logs import Logs
 from flowengine.store.outbox import Outbox
@@ -173,6 +174,8 @@ class Session(Protocol):
     def actions(self) -> Actions: ...
     @property
     def closed(self) -> ClosedWorkflows: ...
+    @property
+    def limit_keys(self) -> LimitKeys: ...
 
 
 class CompletionListener(Protocol):

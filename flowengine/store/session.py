@@ -34,6 +34,7 @@ from flowengine.store.history import History
 from flowengine.store.idle_keys import IdleKeys
 from flowengine.store.inbox import Inbox
 from flowengine.store.invariants import InvariantQueries
+from flowengine.store.limit_keys import LimitKeys
 from flowengine.store.locks import Locks
 from flowengine.store.logs import Logs
 from flowengine.store.outbox import Outbox
@@ -172,3 +173,4 @@ class SqlSession:
     worker_limits = _PartOf(WorkerLimits)
     actions = _PartOf(Actions)
     closed = _PartOf(ClosedWorkflows)
+    limit_keys = _PartOf(LimitKeys)

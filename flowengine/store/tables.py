@@ -266,6 +266,12 @@ class LimitRow(_Table, table=True):
     since: int = _time()  #: when the run was started whose program states the numbers
     due: int | None = _time(None)  #: when a slot of a rate becomes free for which somebody waits
     updated: int = _time()
+    #: The numbers that somebody has set in place of those of the programs; none: `set_at` is empty.
+    set_count: int | None = None
+    set_per: int | None = _time(None)
+    set_by: str | None = _name(None)
+    set_reason: str | None = _text()
+    set_at: int | None = _time(None)
 
 
 class SlotRow(_Table, table=True):

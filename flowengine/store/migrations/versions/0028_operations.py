@@ -1,4 +1,4 @@
-"""List the actions of people over all runs; close workflows for new starts."""
+"""List the actions of people over all runs; close workflows; override limits and rates."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -23,6 +23,15 @@ def upgrade() -> None:
         postgresql_where=is_action,
         sqlite_where=is_action,
     )
+    # Older versions, which may still run, do not read these: they admit by the programs' numbers.
+    for column in (
+        sa.Column("set_count", sa.Integer(), nullable=True),
+        sa.Column("set_per", sa.BigInteger(), nullable=True),
+        sa.Column("set_by", _word(255), nullable=True),
+        sa.Column("set_reason", sa.Text(), nullable=True),
+        sa.Column("set_at", sa.BigInteger(), nullable=True),
+    ):
+        op.add_column("flowengine_limit", column)
     op.create_table(
         "flowengine_closed",
         sa.Column("workflow", _word(255), nullable=False),
