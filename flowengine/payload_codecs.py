@@ -1,9 +1,11 @@
 """Codecs of stored values: encryption with AES-GCM, and compression.
 
 A codec has `encode(bytes) -> bytes` and `decode(bytes) -> bytes`, and perhaps a class method
-`from_settings(settings)`. Name your own as module:Class in the setting `payload_codec`. It is
-applied to parameters, results, errors, answers and large values, in the database and in the spool;
-not to names, paths, labels, keys and times, by which runs are found. Keys are never stored.
+`from_settings(settings)`. One with several keys may have `key_of(bytes) -> str`, `present_key` and
+`key_ids`, so that `flowengine keys` tells which are in use. Name your own as module:Class in the
+setting `payload_codec`. It is applied to parameters, results, errors, answers and large values, in
+the database and in the spool; not to names, paths, labels, keys and times, by which runs are found.
+Keys are never stored.
 """
 
 from __future__ import annotations
@@ -35,6 +37,12 @@ class AesGcmCodec:
             raise InvalidSetting(_KEYS, "", "at least one key, as id=64 hexadecimal digits")
         self._ciphers = {key_id: aes_gcm(key) for key_id, key in keys.items()}
         self._current = next(iter(keys))
+        self.key_ids = tuple(keys)
+
+    @property
+    def present_key(self) -> str:
+        """The id of the key that encrypts."""
+        return self._current
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
@@ -46,6 +54,11 @@ class AesGcmCodec:
         nonce = os.urandom(_NONCE)
         sealed: bytes = self._ciphers[self._current].encrypt(nonce, plain, header)
         return header + nonce + sealed
+
+    @staticmethod
+    def key_of(stored: bytes) -> str:
+        """Return the id of the key of a stored value, of which the beginning suffices."""
+        return stored[1 : 1 + stored[0]].decode("utf-8", "replace")
 
     def decode(self, stored: bytes) -> bytes:
         end = 1 + stored[0]

@@ -25,6 +25,7 @@ from flowengine.cli import (
     configuration,
     control_command,
     diff_command,
+    key_commands,
     limit_commands,
     operations,
     project_commands,
@@ -409,5 +410,6 @@ for command in (
     *workflow_commands.COMMANDS,
     *worker_commands.COMMANDS,
     *limit_commands.COMMANDS,
+    *key_commands.COMMANDS,
 ):
     main.add_command(command)

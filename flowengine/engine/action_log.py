@@ -100,7 +100,7 @@ class ActionLog:
 def _info(row: StoredAction) -> ActionInfo:
     try:
         about = codec.load(row.payload)
-    except PayloadUnreadable:
+    except (PayloadUnreadable, ValueError):
         about = {"kind": _UNREADABLE}
     options = about.get("options") or {}
     subject = about.get("subject") or options.get("step") or options.get("from_step") or ""

@@ -11,14 +11,21 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flowengine.errors import PayloadUnreadable
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.store import codec
 from flowengine.store.parts import Part
 from flowengine.store.records import TASK_COLUMNS, task_from
+
+log = logging.getLogger("flowengine")
+#: Its key is not known here, or it was damaged.
+_UNREADABLE = (PayloadUnreadable, ValueError, LookupError)
+_UNREADABLE_PAUSE = 5_000  #: milliseconds until a task is tried here again that could not be read
 
 # --- the SQL that PostgreSQL and SQLite share ---
 
@@ -211,9 +218,35 @@ class Claims(Part):
         return self._session.rows(_with_clock(text, clock), values)
 
     def _tasks(self, rows: Sequence[tuple[Any, ...]]) -> list[TaskDefinition]:
-        tasks = [task_from(row, codec.attributes(row[-1])) for row in rows]
-        self._session.payloads.fill_in([task.data or {} for task in tasks])
+        try:
+            tasks = [task_from(row, codec.attributes(row[-1])) for row in rows]
+            self._session.payloads.fill_in([task.data or {} for task in tasks])
+        except _UNREADABLE:
+            tasks = self._readable(rows)
         return sorted(tasks, key=lambda task: (task.rank, task.due, task.position))
+
+    def _readable(self, rows: Sequence[tuple[Any, ...]]) -> list[TaskDefinition]:
+        """Decode those tasks that can be read here; park the others for workers with their key.
+
+        They are committed as claimed: without it those beside them would wait for a long time.
+        """
+        tasks, unreadable = [], []
+        for row in rows:
+            task = task_from(row, {})
+            try:
+                task.data = self._session.payloads.resolved(codec.attributes(row[-1]))
+                tasks.append(task)
+            except _UNREADABLE as problem:
+                unreadable.append((task.uuid, task.lease))
+                log.error(
+                    "task of %s of run %s: %s; it is left to other workers, and tried here again "
+                    "after %d s",
+                    *(task.step_path, task.workflow_id, problem, _UNREADABLE_PAUSE / 1000),
+                    extra={"action": "task_unreadable", "run": task.workflow_id},
+                )
+        now = self._session.now()
+        self._session.reports.park(unreadable, now + _UNREADABLE_PAUSE, now)
+        return tasks
 
 
 @functools.cache

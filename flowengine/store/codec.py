@@ -68,6 +68,47 @@ def sealed(text: str) -> str:
     return SEAL + base64.b64encode(_codec.encode(text.encode("ascii"))).decode("ascii")
 
 
+#: In the place of a key's id, of a value whose codec has none.
+NO_KEY = ""
+
+
+def has_keys() -> bool:
+    """Whether the codec of this process tells by which key a value was encoded."""
+    return callable(getattr(_codec, "key_of", None))
+
+
+def present_key() -> str:
+    """Return the id of the key that encodes values in this process."""
+    return str(getattr(_codec, "present_key", NO_KEY))
+
+
+def known_keys() -> tuple[str, ...]:
+    """Return the ids of the keys that this process has, the one that encodes first."""
+    return tuple(getattr(_codec, "key_ids", ()))
+
+
+def longest_beginning() -> int:
+    """Return how many characters of a stored value tell its key, whichever known one it is."""
+    longest = max((len(key.encode()) for key in known_keys()), default=0)
+    return len(SEAL) + 4 * (longest + 3) // 3 + 4
+
+
+def key_of(text: str) -> str | None:
+    """Return the id of the key that encoded a value, of which the beginning suffices.
+
+    None: the value is not encoded.
+    """
+    if not text.startswith(SEAL):
+        return None
+    find = getattr(_codec, "key_of", None)
+    given = text[len(SEAL) :]
+    try:
+        # Groups of four characters are three bytes each: a rest of one is left out.
+        return str(find(base64.b64decode(given[: len(given) // 4 * 4]))) if find else NO_KEY
+    except (ValueError, IndexError):
+        return NO_KEY  # damaged
+
+
 def opened(text: str) -> str:
     """Return the JSON of a stored value; raise PayloadUnreadable."""
     if not text.startswith(SEAL):

@@ -71,7 +71,8 @@ class Inbox(Part):
         self, fact_id: str, run_id: str, kind: str, payload: Mapping[str, Any], now: int
     ) -> None:
         """Store a fact for later: nobody evaluates it before it is released."""
-        self._session.rows(_KEEP_FACT, (fact_id, run_id, kind, codec.dump(payload), now))
+        body = codec.dump_value(dict(payload))
+        self._session.rows(_KEEP_FACT, (fact_id, run_id, kind, body, now))
 
     def release_fact(self, fact_id: str) -> None:
         """Let a stored fact be evaluated."""

@@ -53,6 +53,7 @@ from flowengine.store.run_lists import RunLists
 from flowengine.store.run_rows import RunRows
 from flowengine.store.runs import Runs
 from flowengine.store.schedules import Schedules
+from flowengine.store.sealed_values import SealedValues
 from flowengine.store.servers import Servers
 from flowengine.store.steps import Steps
 from flowengine.store.tasks import Tasks
@@ -104,6 +105,8 @@ class Session(Protocol):
     def function_steps(self) -> FunctionSteps: ...
     @property
     def run_keys(self) -> RunKeys: ...
+    @property
+    def sealed_values(self) -> SealedValues: ...
     @property
     def steps(self) -> Steps: ...
     @property

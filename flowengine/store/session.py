@@ -49,6 +49,7 @@ from flowengine.store.run_lists import RunLists
 from flowengine.store.run_rows import RunRows
 from flowengine.store.runs import Runs
 from flowengine.store.schedules import Schedules
+from flowengine.store.sealed_values import SealedValues
 from flowengine.store.servers import Servers
 from flowengine.store.steps import Steps
 from flowengine.store.tasks import Tasks
@@ -140,6 +141,7 @@ class SqlSession:
     function_steps = _PartOf(FunctionSteps)
     cards = _PartOf(Cards)
     run_keys = _PartOf(RunKeys)
+    sealed_values = _PartOf(SealedValues)
     steps = _PartOf(Steps)
     tasks = _PartOf(Tasks)
     claims = _PartOf(Claims)

@@ -225,3 +225,35 @@ def test_without_a_codec_the_list_is_shown(database_url: str) -> None:
         shown = {info.id: info.error_text for info in flow.engine.list()}
     assert set(shown) == {rows.new, *rows.old}
     assert "set FLOWENGINE_PAYLOAD_CODEC" in str(shown[rows.failed])
+
+
+@pytest.mark.each_database
+@pytest.mark.parametrize("damage", ["", "{not json", '{"text":{"$payload":"gone"}}'])
+def test_a_task_that_cannot_be_read_does_not_keep_those_beside_it(
+    database_url: str, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    """Neither of its batch, nor those behind it; a worker with its key takes it."""
+    with Flow(store_url=database_url, settings=settings(OLD)) as flow:
+        flow.worker("inline").die()
+        old = flow.start(flow_, "old").id
+        if damage:
+            with flow.database.write() as session:
+                session.connection.execute(
+                    text("UPDATE flowengine_step SET params = :damage WHERE run_id = :run"),
+                    {"damage": damage, "run": old},
+                )
+    with Flow(store_url=database_url, settings=settings(f"{NEW}" if not damage else OLD)) as flow:
+        others = [flow.start(flow_, f"new {n}") for n in range(3)]
+        for _ in range(3):
+            flow.settle()
+            flow.clock.advance(seconds=2)
+        assert [run.result(timeout=0) for run in others] == [f"new {n}" for n in range(3)]
+        assert flow.engine.list(id_prefix=old)[0].state == "RUNNING"
+    (line, *_) = [one for one in caplog.records if getattr(one, "action", "") == "task_unreadable"]
+    assert f"of run {old}" in line.getMessage()
+    if not damage:
+        assert CURE in line.getMessage()
+        with Flow(store_url=database_url, settings=settings(f"{NEW},{OLD}")) as flow:
+            flow.clock.advance(seconds=30)
+            flow.settle()
+            assert flow.engine.run(old).result(timeout=0) == "old"
