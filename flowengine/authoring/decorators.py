@@ -83,6 +83,7 @@ class EventFacetDecorator(_Decorator):
         if adapted is not None:
             event.celery_task, event.is_final = adapted, adapted.is_final
             event.takes_failure = is_errback(fn)
+            event.expected = tuple(getattr(fn, "throws", None) or ())
         breaker = options.get("breaker")
         event.breaker = Breaker(breaker) if isinstance(breaker, str) else breaker
         event.failure_level = LOG_LEVELS[options.get("log_failures", "warning")]

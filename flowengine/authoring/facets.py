@@ -167,6 +167,7 @@ class EventFacet(Decorated[P, R]):
     is_final: Callable[[BaseException], bool] = staticmethod(lambda problem: False)
     breaker: Breaker | None = None  #: as described by the decorator
     failure_level = logging.WARNING  #: of the log lines of failed tries
+    expected: tuple[type[BaseException], ...] = ()  #: errors that are logged at INFO at most
     celery_task: AdaptedTask | None = None  #: the Celery task that it was made of
     validates = True  #: its annotation validates the result
     takes_failure = False  #: it is an errback of Celery, whose first argument is a failure

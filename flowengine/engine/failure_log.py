@@ -99,10 +99,13 @@ def has_traceback(error: Mapping[str, Any]) -> bool:
     return bool(error.get("traceback"))
 
 
-def level_of(facet: str) -> int:
+def level_of(facet: str, problem: BaseException | None = None) -> int:
     """Return the level at which failed tries of a facet are logged; a warning without its code."""
-    level: int = getattr(event_facet_named(facet), "failure_level", logging.WARNING)
-    return level
+    code = event_facet_named(facet)
+    if code is None:
+        return logging.WARNING
+    is_expected = isinstance(problem, code.expected)
+    return min(code.failure_level, logging.INFO) if is_expected else code.failure_level
 
 
 class FailureLog:

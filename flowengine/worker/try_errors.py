@@ -55,7 +55,7 @@ def _log(
     error: dict[str, Any],
 ) -> None:
     """Log the failure of a try with its exception; without values, which some messages have."""
-    level = level_of(task.name)
+    level = level_of(task.name, problem)
     if not log.isEnabledFor(level):
         return
     about: dict[str, Any] = {"action": "try_failed", "run": task.workflow_id}

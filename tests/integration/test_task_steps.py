@@ -365,6 +365,19 @@ def test_a_soft_limit_alone_kills_nothing() -> None:
     assert event_facet(charge).options.timeout is None
 
 
+def test_errors_that_a_task_expects_are_no_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    @task(throws=(Bank,))
+    def charge(known: bool) -> None:
+        raise Bank("declined") if known else ValueError("a defect")
+
+    with Flow() as flow, caplog.at_level("INFO", logger="flowengine"):
+        for known in (True, False):
+            with pytest.raises(RunFailed):
+                run(flow, charge, known)
+    levels = [r.levelname for r in caplog.records if getattr(r, "action", "") == "try_failed"]
+    assert levels == ["INFO", "WARNING"]
+
+
 def test_a_result_that_celery_would_drop_need_not_be_json() -> None:
     @task(ignore_result=True)
     def load() -> Any:
