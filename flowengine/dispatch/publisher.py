@@ -15,8 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import kombu.pools
-
 log = logging.getLogger("flowengine")
 
 #: Seconds that a caller waits for the broker at most.
@@ -143,6 +141,8 @@ class Publisher:
     # --- the pool ---
 
     def _producers(self) -> Any:
+        import kombu.pools  # not for processes that only read, as most commands
+
         if self._template is None:
             app = self._app
             driver = app.connection_for_write().transport.driver_type

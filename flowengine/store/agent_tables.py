@@ -32,7 +32,7 @@ EVENT_IS_TASK = "kind = 'task'"
 TURN_IS_WAITED_FOR = "waiting_run_id IS NOT NULL AND finished_at IS NULL"
 
 
-class AgentStateHeadRow(Table, table=True):
+class AgentStateHeadRow(Table):
     """The state of one agent. Its epoch and active turn guard every update."""
 
     __tablename__ = "flowengine_agent_state_head"
@@ -66,7 +66,7 @@ class AgentStateHeadRow(Table, table=True):
     updated_at: int = time_column()
 
 
-class AgentInboxRow(Table, table=True):
+class AgentInboxRow(Table):
     """A message to an agent: a turn, a report, a stop. The only way a turn goes on."""
 
     __tablename__ = "flowengine_agent_inbox"
@@ -106,7 +106,7 @@ class AgentInboxRow(Table, table=True):
     processed_at: int | None = time_column(None)
 
 
-class AgentTurnRow(Table, table=True):
+class AgentTurnRow(Table):
     """One message to an agent, from its enqueueing to its delivery."""
 
     __tablename__ = "flowengine_agent_turn"
@@ -151,7 +151,7 @@ class AgentTurnRow(Table, table=True):
     finished_at: int | None = time_column(None)
 
 
-class AgentStepRow(Table, table=True):
+class AgentStepRow(Table):
     """One model call of a turn, and the calls that it led to."""
 
     __tablename__ = "flowengine_agent_step"
@@ -170,7 +170,7 @@ class AgentStepRow(Table, table=True):
     ended_at: int | None = time_column(None)
 
 
-class TurnWaitingToolsRow(Table, table=True):
+class TurnWaitingToolsRow(Table):
     """A call of a tool that a turn waits for, or has waited for."""
 
     __tablename__ = "flowengine_turn_waiting_tools"
@@ -200,7 +200,7 @@ class TurnWaitingToolsRow(Table, table=True):
     applied_at: int | None = time_column(None)
 
 
-class ExecutionEdgesRow(Table, table=True):
+class ExecutionEdgesRow(Table):
     """One primitive, requested or answered, for audits. Never changed."""
 
     __tablename__ = "flowengine_execution_edges"
@@ -220,7 +220,7 @@ class ExecutionEdgesRow(Table, table=True):
     created_at: int = time_column()
 
 
-class CardRow(Table, table=True):
+class CardRow(Table):
     """An immutable piece of content."""
 
     __tablename__ = "flowengine_card"
@@ -248,7 +248,7 @@ class CardRow(Table, table=True):
     created_at: int = time_column()
 
 
-class BoxRow(Table, table=True):
+class BoxRow(Table):
     """An ordered list of cards."""
 
     __tablename__ = "flowengine_box"
@@ -261,7 +261,7 @@ class BoxRow(Table, table=True):
     created_at: int = time_column()
 
 
-class BoxCardRow(Table, table=True):
+class BoxCardRow(Table):
     """A card's place in a box."""
 
     __tablename__ = "flowengine_box_card"
@@ -277,7 +277,7 @@ class BoxCardRow(Table, table=True):
     turn_epoch: int = time_column()  #: under which it was appended
 
 
-class AgentEventRow(Table, table=True):
+class AgentEventRow(Table):
     """An event of an agent, numbered without gaps under the lock of its head."""
 
     __tablename__ = "flowengine_agent_event"

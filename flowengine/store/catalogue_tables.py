@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowengine.store.columns import Table, id_column, name_column, text_column, time_column
 
 
-class WorkflowRow(Table, table=True):
+class WorkflowRow(Table):
     """A workflow as the worker that started last has published it."""
 
     name: str = name_column(primary_key=True)
@@ -20,7 +20,7 @@ class WorkflowRow(Table, table=True):
     updated: int = time_column()
 
 
-class ClosedRow(Table, table=True):
+class ClosedRow(Table):
     """A workflow that is closed for new starts."""
 
     workflow: str = name_column(primary_key=True)

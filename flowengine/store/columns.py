@@ -6,25 +6,37 @@ from typing import Any, ClassVar
 
 from sqlalchemy import BigInteger, Index, MetaData, String, Text, text
 from sqlalchemy import Table as SqlTable
-from sqlalchemy.orm import declared_attr, registry
+from sqlalchemy.schema import SchemaItem
 from sqlmodel import Field, SQLModel
+from sqlmodel.main import get_column_from_field
 
 metadata = MetaData()
 _ID = 32  # hex digits of a blake2b-128 digest or a uuid
 
 
-class Table(SQLModel, registry=registry(metadata=metadata)):
-    """The base of all tables. RunRow is flowengine_run, and so on."""
+class Table(SQLModel):
+    """The base of all tables. RunRow is flowengine_run, and so on.
 
-    # Rows are read and written by statements, and never validated: without validators, the import
-    # of a worker takes a tenth of a second less.
+    Rows are read and written by statements. So the classes have neither validators nor mappers,
+    which would be half of the time in which they are imported, by each command.
+    """
+
     model_config = {"defer_build": True}
 
     __table__: ClassVar[SqlTable]
+    __table_args__: ClassVar[tuple[SchemaItem, ...]] = ()
 
-    @declared_attr.directive
-    def __tablename__(cls) -> str:  # noqa: N805 - of the class
-        return f"flowengine_{cls.__name__.removesuffix('Row').lower()}"
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        columns = []
+        for name, field in cls.model_fields.items():
+            column = get_column_from_field(field)
+            column.name = column.key = name
+            columns.append(column)
+        usual = f"flowengine_{cls.__name__.removesuffix('Row').lower()}"
+        name = vars(cls).get("__tablename__", usual)
+        cls.__table__ = SqlTable(name, metadata, *columns, *cls.__table_args__)
 
 
 def word(length: int) -> Any:

@@ -7,7 +7,7 @@ from sqlalchemy import Index
 from flowengine.store.columns import Table, id_column, text_column, time_column
 
 
-class LogRow(Table, table=True):
+class LogRow(Table):
     """Neighbouring lines of one try. Rows are added and removed, and never changed."""
 
     __table_args__ = (

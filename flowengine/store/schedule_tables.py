@@ -17,7 +17,7 @@ from flowengine.store.columns import (
 SCHEDULE_IS_DUE = "due IS NOT NULL"
 
 
-class ScheduleRow(Table, table=True):
+class ScheduleRow(Table):
     """A workflow that is started by the clock. Its due time guards the commit of a tick."""
 
     __table_args__ = (partial_index(SCHEDULE_IS_DUE, "flowengine_schedule_due", "due"),)
@@ -38,7 +38,7 @@ class ScheduleRow(Table, table=True):
     updated: int = time_column()
 
 
-class TickRow(Table, table=True):
+class TickRow(Table):
     """The outcome of a tick, or of neighbouring ticks that have no run for the same reason."""
 
     __table_args__ = (Index("flowengine_tick_created", "created"),)

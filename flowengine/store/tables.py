@@ -48,7 +48,7 @@ TIMER_IS_SET = "fired IS NULL"
 OUTBOX_IS_DUE = "due IS NOT NULL"
 
 
-class ProgramRow(_Table, table=True):
+class ProgramRow(_Table):
     """A compiled program, stored once by its content hash and immutable."""
 
     hash: str = _id(primary_key=True)
@@ -56,7 +56,7 @@ class ProgramRow(_Table, table=True):
     created: int = _time()
 
 
-class RunRow(_Table, table=True):
+class RunRow(_Table):
     """One execution of a workflow."""
 
     __table_args__ = (
@@ -128,7 +128,7 @@ class RunRow(_Table, table=True):
     finished: int | None = _time(None)
 
 
-class StepRow(_Table, table=True):
+class StepRow(_Table):
     """One call inside a run, or one block of a body."""
 
     __table_args__ = (
@@ -176,7 +176,7 @@ for _table in (RunRow.__table__, StepRow.__table__):
     event.listen(_table, "after_create", _fill_factor.execute_if(dialect="postgresql"))
 
 
-class EventRow(_Table, table=True):
+class EventRow(_Table):
     """The outside work that a step requested. Its state follows from its step and task."""
 
     run_id: str = _id(primary_key=True)
@@ -188,7 +188,7 @@ class EventRow(_Table, table=True):
     source: str | None = _text()
 
 
-class TaskRow(_Table, table=True):
+class TaskRow(_Table):
     """One try of a step's event."""
 
     __table_args__ = (
@@ -255,7 +255,7 @@ class TaskRow(_Table, table=True):
     updated: int = _time()
 
 
-class LimitRow(_Table, table=True):
+class LimitRow(_Table):
     """A key of limits or rates. Its lock orders the admissions under it."""
 
     __table_args__ = (_partial(LIMIT_IS_DUE, "flowengine_limit_due", "due"),)
@@ -274,7 +274,7 @@ class LimitRow(_Table, table=True):
     set_at: int | None = _time(None)
 
 
-class SlotRow(_Table, table=True):
+class SlotRow(_Table):
     """A task that was admitted under a key. The slot is free when the task is not open any more.
 
     The slot of a rate stays taken for one period after the task was started.
@@ -286,7 +286,7 @@ class SlotRow(_Table, table=True):
     until: int | None = _time(None)  #: of a rate; None: the task was not started
 
 
-class QueueRow(_Table, table=True):
+class QueueRow(_Table):
     """Tasks that wait for the same keys. It has a row while one of the keys has no free slot."""
 
     __table_args__ = (
@@ -304,7 +304,7 @@ class QueueRow(_Table, table=True):
     updated: int = _time()
 
 
-class JoinRow(_Table, table=True):
+class JoinRow(_Table):
     """A join counter: the number of unreported tasks of a group."""
 
     __table_args__ = (Index("flowengine_join_run", "run_id"),)
@@ -315,7 +315,7 @@ class JoinRow(_Table, table=True):
     updated: int = _time()
 
 
-class FactRow(_Table, table=True):
+class FactRow(_Table):
     """Something that happened to a run: an entry of its inbox.
 
     An operation is an action on something else, as a worker or a workflow: its run is empty.
@@ -338,7 +338,7 @@ class FactRow(_Table, table=True):
     created: int = _time()
 
 
-class HistoryRow(_Table, table=True):
+class HistoryRow(_Table):
     """One commit of a run."""
 
     run_id: str = _id(primary_key=True)
@@ -347,7 +347,7 @@ class HistoryRow(_Table, table=True):
     summary: str = _text("")
 
 
-class UnnumberedRow(_Table, table=True):
+class UnnumberedRow(_Table):
     """A commit of a run that has no place in the feed of all runs yet.
 
     Written by that commit, only with the setting `event_feed`; removed when it is numbered.
@@ -360,7 +360,7 @@ class UnnumberedRow(_Table, table=True):
     created: int = _time()
 
 
-class FeedRow(_Table, table=True):
+class FeedRow(_Table):
     """A place in the feed of all runs: numbers without gaps, each a commit of a run."""
 
     __table_args__ = (
@@ -374,14 +374,14 @@ class FeedRow(_Table, table=True):
     tenant: str = _name("", 64)  #: of the run
 
 
-class CounterRow(_Table, table=True):
+class CounterRow(_Table):
     """A number that only grows. Its lock orders the transactions that raise it."""
 
     name: str = _name(primary_key=True, length=64)
     value: int = _time()
 
 
-class TimerRow(_Table, table=True):
+class TimerRow(_Table):
     """Something that is due at a time: a sleep, a deadline."""
 
     __table_args__ = (_partial(TIMER_IS_SET, "flowengine_timer_due", "due"),)
@@ -395,7 +395,7 @@ class TimerRow(_Table, table=True):
     created: int = _time()
 
 
-class LabelRow(_Table, table=True):
+class LabelRow(_Table):
     """One label of a run, for lists by label. The run's own row has all of them."""
 
     __table_args__ = (Index("flowengine_label_run", "name", "value", "created", "run_id"),)
@@ -406,7 +406,7 @@ class LabelRow(_Table, table=True):
     created: int = _time()  #: of the run
 
 
-class PayloadRow(_Table, table=True):
+class PayloadRow(_Table):
     """A large value, stored once by its content hash."""
 
     hash: str = _id(primary_key=True)
@@ -414,7 +414,7 @@ class PayloadRow(_Table, table=True):
     created: int = _time()
 
 
-class ReferenceRow(_Table, table=True):
+class ReferenceRow(_Table):
     """A run refers to this large value. The value is removed with the last run that does."""
 
     __table_args__ = (Index("flowengine_reference_hash", "hash"),)
@@ -423,7 +423,7 @@ class ReferenceRow(_Table, table=True):
     hash: str = _id(primary_key=True)
 
 
-class CacheRow(_Table, table=True):
+class CacheRow(_Table):
     """A result of an event facet that later steps with the same key complete with.
 
     Its large values have references with the id of this row in place of a run's.
@@ -445,7 +445,7 @@ class CacheRow(_Table, table=True):
     expires: int = _time()
 
 
-class ExchangeRow(_Table, table=True):
+class ExchangeRow(_Table):
     """One answer of a model in a step, or one result of a tool that it asked for.
 
     Written under the lease of the step's task, before anything follows from it. Never changed.
@@ -459,7 +459,7 @@ class ExchangeRow(_Table, table=True):
     created: int = _time()
 
 
-class OutboxRow(_Table, table=True):
+class OutboxRow(_Table):
     """A commit of a run whose outcomes are to be delivered to a sink: signals or the webhook.
 
     Written by that commit, only if the sink is configured; removed when it was delivered.
@@ -476,7 +476,7 @@ class OutboxRow(_Table, table=True):
     created: int = _time()
 
 
-class ServerRow(_Table, table=True):
+class ServerRow(_Table):
     """A process that claims tasks."""
 
     # Without the time: an update of an indexed column writes to every index of its table.
@@ -505,7 +505,7 @@ class ServerRow(_Table, table=True):
     full_lists: str | None = _text()  #: task lists whose wake-ups met it at its limit
 
 
-class WorkerLimitRow(_Table, table=True):
+class WorkerLimitRow(_Table):
     """The limits that somebody has set for the servers of one name, in place of their settings."""
 
     name: str = _name(primary_key=True)
@@ -515,7 +515,7 @@ class WorkerLimitRow(_Table, table=True):
     updated: int = _time()
 
 
-class TokenRow(_Table, table=True):
+class TokenRow(_Table):
     """An access token of the wire protocol, as a digest."""
 
     __table_args__ = (
@@ -534,7 +534,7 @@ class TokenRow(_Table, table=True):
     revoked: int | None = _time(None)
 
 
-class HandledRow(_Table, table=True):
+class HandledRow(_Table):
     """How many tries of one facet a server has run; the sum of its processes."""
 
     server_id: str = _id(primary_key=True)
@@ -543,7 +543,7 @@ class HandledRow(_Table, table=True):
     not_handled: int = 0
 
 
-class LockRow(_Table, table=True):
+class LockRow(_Table):
     """A lease by name, for work that one process at a time does."""
 
     name: str = _name(primary_key=True)
@@ -551,7 +551,7 @@ class LockRow(_Table, table=True):
     until: int = _time()
 
 
-class WorklockRow(_Table, table=True):
+class WorklockRow(_Table):
     """A lock on work: of an item that a runner works on, or of a user's key."""
 
     __table_args__ = (Index("flowengine_worklock_expires", "expires"),)
