@@ -19,7 +19,7 @@ from flowengine.errors import AuthoringError, CanvasRefused
 from flowengine.lazy import lazy
 from flowengine.program import Program
 from flowengine.program.nodes import Json
-from flowengine.tasks.canvas_reader import NOTHING, Given, read_canvas
+from flowengine.tasks.canvas_reader import NOTHING, Given, app_of, read_canvas
 from flowengine.tasks.canvas_results import DurableResult, RunResults
 
 
@@ -28,7 +28,7 @@ class DurableCanvas:
 
     def __init__(self, signature: Signature, name: str, given: Given = NOTHING) -> None:
         self._signature, self._name, self._given = signature, name, given
-        self._app = signature.app
+        self._app = app_of(signature)
 
     @lazy
     def _read(self) -> tuple[Workflow[..., Any], dict[str, Json], StartOptions]:

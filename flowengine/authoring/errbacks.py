@@ -6,6 +6,7 @@ are made of it where the task runs. The request has the ids that the task's own 
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import sys
@@ -62,21 +63,37 @@ def original_error(
     """
     from flowengine.authoring.functions.rebuilt_errors import class_of  # loads asyncio
 
-    found = class_of(kind, bases, (names,))
-    if found is not None:
+    found = class_of(kind, bases, (names,)) or _made_up(kind)
+    for argument in (message, _read_literal(message)):  # KeyError shows the repr of its argument
         try:
-            return found(message)
+            problem = found(argument)
+            if str(problem) == message:
+                return problem
         except Exception:  # it takes other arguments
-            if (made := _bare(found, message)) is not None:
-                return made
-    made_up: type[Exception] = type(kind or "Exception", (Exception,), {"__module__": __name__})
-    return made_up(message)
+            continue
+    return _with_text(found, message)
 
 
-def _bare(kind: type[Exception], message: str) -> Exception | None:
+def _made_up(kind: str) -> type[Exception]:
+    made: type[Exception] = type(kind or "Exception", (Exception,), {"__module__": __name__})
+    return made
+
+
+def _read_literal(text: str) -> Any:
     try:
-        problem = kind.__new__(kind, message)
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def _with_text(kind: type[Exception], message: str) -> Exception:
+    """Return an error of a class whose own arguments no record has."""
+    try:
+        names = {"__module__": kind.__module__, "__str__": lambda self: self.args[0]}
+        joined: type[Exception] = type(kind.__name__, (kind,), names)
+        problem = joined.__new__(joined, message)
         problem.args = (message,)
-    except Exception:  # it refuses
-        return None
+        str(problem), repr(problem)
+    except Exception:  # its class cannot be combined, or refuses to
+        return _made_up(kind.__name__)(message)
     return problem

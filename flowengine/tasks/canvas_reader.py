@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from celery import Signature, chord, group
-from celery.canvas import _chain, chunks, xmap, xstarmap
+from celery.canvas import _chain, chunks
 from celery.utils.functional import maybe_list
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
@@ -21,6 +21,7 @@ from flowengine.authoring import event_facet_named
 from flowengine.authoring.canvas import ChainPart, Errback, GroupPart, MapPart, Part, TaskPart
 from flowengine.errors import Problem
 
+_MAP, _STARMAP, _CHUNKS = "celery.map", "celery.starmap", "celery.chunks"
 #: Options that concern messages and Celery's own bookkeeping, which a run has none of.
 _OF_MESSAGES = frozenset(
     {
@@ -108,11 +109,13 @@ class _Reader:
         options = {**(signature.options if own is None else own), **(passed or {})}
         if is_last and (own is None):
             self.last_id = options.pop("task_id", None) or self.last_id
+        # Maps and chunks that were sent as messages have no class of their own any more.
+        if signature.task in (_MAP, _STARMAP):
+            return self._map(signature, options, place)
+        if signature.task == _CHUNKS:
+            parts = chunks.from_dict(dict(signature), app=self._app).group()
+            return self.part(parts, f"{place}.chunks", passed, own=options)
         match signature:
-            case xmap() | xstarmap():
-                return self._map(signature, options, place)
-            case chunks():
-                return self.part(signature.group(), f"{place}.chunks", passed, own=options)
             case group():
                 return self._group(signature, options, place, is_last)
             case chord():
@@ -231,7 +234,7 @@ class _Reader:
         if any(options.get(name) is not None for name in _READ - {"link", "link_error"}):
             self._refuse(here, "a map carries no countdown, eta or expires: put it into a group")
         items = signature.kwargs["it"]
-        is_star = isinstance(signature, xstarmap)
+        is_star = signature.task == _STARMAP
         part = MapPart(task, tuple(tuple(i) if is_star else (i,) for i in items), here)
         links = tuple(self._links(options, here))
         errbacks = tuple(self._errbacks(options, here))
@@ -305,6 +308,33 @@ class _Reader:
 
     def _refuse(self, place: str, what: str) -> None:
         self.problems.append(Problem(place, what))
+
+
+def app_of(signature: Any) -> Any:
+    """Return the app of a canvas: that of its first task which knows one.
+
+    Some compositions, and all that were sent as messages, forget it: Celery takes the current app
+    of the thread then.
+    """
+    return _known_app(signature) or signature.app
+
+
+def _known_app(signature: Any) -> Any:
+    if not isinstance(signature, dict):
+        return None
+    task = getattr(signature, "_type", None)
+    known = getattr(signature, "_app", None) or getattr(task, "app", None)
+    if known is not None:
+        return known
+    inner = signature["kwargs"] if signature.get("subtask_type") else {}
+    members = [inner.get(name) for name in ("tasks", "header", "body", "task")]
+    for found in members:
+        if isinstance(found, group):
+            found = found.tasks
+        for each in [found] if isinstance(found, dict) else list(found or ()):
+            if (known := _known_app(each)) is not None:
+                return known
+    return None
 
 
 def _given(signature: Any, given: Given) -> Any:
