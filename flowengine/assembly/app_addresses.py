@@ -6,6 +6,7 @@ which addresses it has.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Sequence
@@ -54,6 +55,32 @@ def broker_urls(app: Any) -> list[str]:
     given = app.conf.broker_write_url or "amqp://"
     urls = given.split(";") if isinstance(given, str) else given
     return [str(url) for url in urls]
+
+
+_PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "amqps": 5671}
+_NAMES = {"pyamqp": "amqp", "librabbitmq": "amqp"}
+
+
+def broker_fingerprint(app: Any) -> str:
+    """Return a hash of the broker's address, without user, password and options.
+
+    Servers with the same one can wake each other. Alternatives of a failover are one broker.
+    """
+    if app.conf.get("task_always_eager"):
+        return ""
+    places = sorted(_place(_scheme(app, url), url) for url in broker_urls(app))
+    return hashlib.sha256("\n".join(places).encode()).hexdigest()[:12]
+
+
+def _place(scheme: str, url: str) -> str:
+    scheme = _NAMES.get(scheme, scheme)
+    rest = url.partition("://")[2].rpartition("@")[2].partition("?")[0]
+    server, _, path = rest.partition("/")
+    host, _, port = server.partition(":") if server.count(":") <= 1 else (server, "", "")
+    default = _PORTS.get(scheme, "")
+    if scheme in _PORTS:
+        path = path.strip("/") or ("0" if scheme.startswith("redis") else "/")
+    return f"{scheme}://{(host or 'localhost').lower()}:{port or default}/{path}"
 
 
 def _scheme(app: Any, url: str) -> str:

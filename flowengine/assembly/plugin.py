@@ -21,11 +21,13 @@ from typing import Any
 from celery import Celery, bootsteps, signals
 
 from flowengine.assembly.app_addresses import (
+    broker_fingerprint,
     refuse_unnamed_database,
     report_start,
     require_shared_database,
 )
 from flowengine.assembly.celery_patches import patch_celery
+from flowengine.assembly.facet_code import FacetCodeCheck
 from flowengine.assembly.flower_pages import show_in_flower
 from flowengine.assembly.in_place import InPlaceLauncher
 from flowengine.assembly.launcher import EngineLauncher
@@ -81,6 +83,7 @@ class FlowEngine:
         self.main_pid = 0  #: of the worker
         self.sends_events = False
         self._queues = WorkerQueues(app)
+        self.facet_code: FacetCodeCheck | None = None  #: of a worker that runs steps
         self._in_place: InPlaceLauncher | None = None  #: with `task_always_eager`
         app.flowengine = self
         app.steps["worker"].add(_HeartbeatStep)
@@ -241,10 +244,12 @@ class FlowEngine:
             if worker.consumer is not None:
                 worker.consumer.call_soon(_cancel_now, worker.consumer, queue)
 
-        server = server_of(self._server_id, self._boot_id, worker.hostname)
+        app, broker = str(self.app.main or ""), broker_fingerprint(self.app)
+        server = server_of(self._server_id, self._boot_id, worker.hostname, app, broker)
         drained = DrainedQueues(server, self.consumed, consume, cancel)
+        self.facet_code = FacetCodeCheck(server, self.settings.server_timeout)
         # The last job: a control queue that a drained worker has just taken is left again.
-        jobs: list[Callable[[Engine], object]] = [drained.check]
+        jobs: list[Callable[[Engine], object]] = [self._check_facet_code, drained.check]
         if self.settings.control_queue not in self._queues.excluded:
             jobs.insert(0, ControlQueue(self.settings, drained.task_lists, consume).check)
         return worker_heartbeat(
@@ -257,6 +262,11 @@ class FlowEngine:
             end=_end_worker,
             tell=send_end,
         )
+
+    def _check_facet_code(self, engine: Engine) -> None:
+        """Do what the start could not do while the database was away."""
+        if self.facet_code is not None and self.facet_code.is_refused(engine):
+            _end_worker()
 
     def _end_left_commands(self) -> None:
         end_left_commands(self.settings)
@@ -362,7 +372,12 @@ class _Process:
             pause=0.0 if plugin.hostname else settings.wakeup_debounce,
             keys=MessageKeys(settings.message_keys),
         )
-        self.engine = Engine(self.database, notifier=self.notifier, settings=settings)
+        self.engine = Engine(
+            self.database,
+            notifier=self.notifier,
+            settings=settings,
+            broker=broker_fingerprint(plugin.app),
+        )
         if settings.outcome_signals:
             self.engine.hooks.add_sink(SIGNALS, send_signals)
         ring = settings.flower_steps
@@ -408,6 +423,9 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
             # A wrong schema is reported at once, and the first claim finds the limits of a server
             # that is registered: the consumer is started after this step.
             self.heartbeat.send(flowengine.engine)
+            if flowengine.facet_code.is_refused(flowengine.engine):
+                self.heartbeat.stop()
+                raise SystemExit(1)
         except DatabaseFailure as problem:  # the heartbeat asks for the engine again
             outage_log(flowengine.settings.database_url).note(problem)
         self.heartbeat.start()

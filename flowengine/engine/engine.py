@@ -84,8 +84,10 @@ class Engine:
         *,
         notifier: Notifier | None = None,
         settings: Settings | None = None,
+        broker: str = "",
     ) -> None:
-        self.database = database
+        """`broker` is the fingerprint of the broker that the notifier sends its messages to."""
+        self.database, self.broker = database, broker
         #: Whether it can wake workers by messages; without, they must poll.
         self.sends_messages = not isinstance(notifier, NullNotifier | None)
         self.pollers = Pollers(database)

@@ -130,6 +130,11 @@ def unserved_alarm(alive: Sequence[ServerDefinition], facet: str, task_list: str
     return None
 
 
+def is_reachable(server: ServerDefinition, broker: str) -> bool:
+    """Whether messages of this broker can wake the server; one that does not say so is in reach."""
+    return not broker or server.broker in ("", broker)
+
+
 def consumes(server: ServerDefinition, task_list: str) -> bool:
     """Whether a server takes tasks of the list."""
     return not server.is_drained and _has(server, task_list)

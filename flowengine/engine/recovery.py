@@ -311,12 +311,18 @@ def notify_due_tasks(engine: Engine, alive: Sequence[ServerDefinition]) -> None:
 
     The wake-up of an overdue task was lost or never sent, or all workers are busy: a long queue is
     no fault. So each list gets one wake-up, and none again for `wakeup_repeat` seconds.
+
+    Messages reach the servers of this engine's broker. Those of another one wake themselves.
     """
     settings = engine.settings
+    near = [server for server in alive if liveness.is_reachable(server, engine.broker)]
+    foreign = _foreign_lists(near, alive) if len(near) < len(alive) else set()
+    of_broker = f"{engine.broker}:" if len(near) < len(alive) else ""
+    alive = near
     with engine.database.write() as session:
         now = session.now()
         names = sorted({name for server in alive for name in server.handlers})
-        retries = session.recovery.take_due_retries(now)
+        retries = session.recovery.take_due_retries(now, foreign)
         max_wait = round(2000 * settings.watchdog_interval)
         due = session.recovery.due_lists(names, now - max_wait) if names else []
         pause = round(settings.wakeup_repeat * 1000)
@@ -324,8 +330,11 @@ def notify_due_tasks(engine: Engine, alive: Sequence[ServerDefinition]) -> None:
             task_list
             for task_list in due
             # In a list without a consumer, wake-ups would pile up.
-            if any(liveness.consumes(server, task_list) for server in alive)
-            and session.locks.acquire(f"wakeup:{task_list}", uuid.uuid4().hex, pause, now)
+            if task_list not in foreign
+            and any(liveness.consumes(server, task_list) for server in alive)
+            and session.locks.acquire(
+                f"wakeup:{of_broker}{task_list}", uuid.uuid4().hex, pause, now
+            )
         ]
     wake_ups = {**dict.fromkeys(overdue, settings.wakeup_fanout), **retries}
     # A message for a list that pollers alone consume would stay in its queue.
@@ -333,6 +342,12 @@ def notify_due_tasks(engine: Engine, alive: Sequence[ServerDefinition]) -> None:
     if messages := {name: wake_ups[name] for name in wake_ups if name not in polled}:
         engine.notifier.repeat(messages)
     engine.pollers.wake(polled)
+
+
+def _foreign_lists(near: Sequence[ServerDefinition], alive: Sequence[ServerDefinition]) -> set[str]:
+    """Return the task lists that only servers of other brokers name."""
+    of_all = {task_list for server in alive for task_list in server.topics}
+    return of_all.difference(*(server.topics for server in near))
 
 
 def _is_polled(alive: Sequence[ServerDefinition], task_list: str) -> bool:

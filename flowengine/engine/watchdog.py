@@ -34,7 +34,7 @@ class Watchdog:
             now = session.now()
             before = self._window(session, now)
             # Each tick has its own owner, so that a second tick of this process is refused too.
-            if not session.locks.acquire(LEASE, uuid.uuid4().hex, self._duration, now):
+            if not session.locks.acquire(LEASE, self._owner(), self._duration, now):
                 return False
             window = before.observe(now, self._duration)
             for size, end in window.gaps.items():
@@ -49,14 +49,41 @@ class Watchdog:
         )
         return True
 
+    def _owner(self) -> str:
+        return f"{self._engine.broker}.{uuid.uuid4().hex[:12]}"
+
+    def wake_own(self) -> None:
+        """Wake the servers of our broker, after a pass by a process of another one.
+
+        Such a pass recovers all runs of the database, but its messages do not reach our servers.
+        """
+        engine, name = self._engine, f"{LEASE}.wake:{self._engine.broker}"
+        with engine.database.write() as session:
+            now = session.now()
+            if not session.locks.acquire(name, self._owner(), self._duration, now):
+                return
+            if not session.recovery.has_work(now):
+                return
+            alive = session.servers.alive()
+        self._wake(engine, alive)
+
+    def state(self, patience: float = 0.0) -> tuple[bool, bool]:
+        """Return whether the next pass is overdue, and whether another broker made the last."""
+        with self._engine.database.autocommit_read() as session:
+            now = session.now()
+            owner, until = session.locks.owned(LEASE)
+        other = owner.partition(".")[0] if "." in owner else ""
+        is_other = bool(other and self._engine.broker and other != self._engine.broker)
+        return self._is_overdue(now, until, patience), is_other
+
     def is_late(self, patience: float = 0.0) -> bool:
         """Whether the next pass is overdue by an interval: no beat ticks, or all pools are busy.
 
         `patience` is added to the interval, in seconds.
         """
-        with self._engine.database.autocommit_read() as session:
-            now = session.now()
-            until = session.locks.ends(LEASE)
+        return self.state(patience)[0]
+
+    def _is_overdue(self, now: int, until: int, patience: float) -> bool:
         most = (self._engine.settings.watchdog_interval + patience) * 1000
         return now - until > most or liveness.is_out_of_reach(until, now, self._duration)
 

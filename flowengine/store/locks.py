@@ -14,6 +14,7 @@ _ACQUIRE = statement(
 )
 _EXPIRE = statement("UPDATE flowengine_lock SET until = 0 WHERE name = :name")
 _ENDS = "SELECT until FROM flowengine_lock WHERE name = %s"
+_OWNED = "SELECT owner, until FROM flowengine_lock WHERE name = %s"
 _ENDS_OF = statement("SELECT name, until FROM flowengine_lock WHERE name LIKE :beginning")
 
 
@@ -31,6 +32,11 @@ class Locks(Part):
     def expire(self, name: str) -> None:
         """End a lease now."""
         self._session.execute(_EXPIRE, {"name": name})
+
+    def owned(self, name: str) -> tuple[str, int]:
+        """Return the last owner of a lease, and when it ends or ended."""
+        rows = self._session.rows(_OWNED, (name,))
+        return (str(rows[0][0]), int(rows[0][1])) if rows else ("", 0)
 
     def ends(self, name: str) -> int:
         """Return when a lease ends or ended; 0 if it was never acquired."""

@@ -153,6 +153,11 @@ _DUE_RETRIES = statement(
     f"UPDATE flowengine_task SET published = :now WHERE {TASK_IS_RETRY} AND due <= :now "
     "RETURNING task_list_name"
 )
+_OTHER_DUE_RETRIES = statement(
+    f"UPDATE flowengine_task SET published = :now WHERE {TASK_IS_RETRY} AND due <= :now "
+    "AND task_list_name NOT IN :lists RETURNING task_list_name",
+    "lists",
+)
 _MAKE_DUE = statement(
     "UPDATE flowengine_task SET due = :now, published = :now "
     f"WHERE run_id IN :ids AND data_type = '{ACTIVATION}' AND state = 'pending' AND due > :now "
@@ -335,6 +340,14 @@ class RecoveryQueries(Part):
         rows = self._in_portions(_MAKE_DUE, run_ids, now=now)
         return dict(Counter(row.task_list_name for row in rows))
 
-    def take_due_retries(self, now: int) -> dict[str, int]:
-        """Mark retries that have become due as published; return their number by task list."""
-        return dict(Counter(self._session.execute(_DUE_RETRIES, {"now": now}).scalars()))
+    def take_due_retries(self, now: int, excluded: Collection[str] = ()) -> dict[str, int]:
+        """Mark retries that have become due as published; return their number by task list.
+
+        Those on the `excluded` lists are left to others.
+        """
+        if not excluded:
+            found = self._session.execute(_DUE_RETRIES, {"now": now})
+        else:
+            values = {"now": now, "lists": sorted(excluded)}
+            found = self._session.execute(_OTHER_DUE_RETRIES, values)
+        return dict(Counter(found.scalars()))

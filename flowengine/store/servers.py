@@ -67,6 +67,8 @@ class ServerDefinition:
     max_workflows: int | None = None
     #: Whether somebody has limited the servers of its name to no task at all.
     is_drained: bool = False
+    app: str = ""  #: the name of its Celery app; empty: it has none, or is of an older version
+    broker: str = ""  #: the fingerprint of its broker, likewise
 
     @property
     def is_poller(self) -> bool:
@@ -88,6 +90,10 @@ _OF_BOOTS = statement(f"{_SELECT} WHERE boot_id IN :boots", "boots")
 _REGISTER = statement(
     f"INSERT INTO flowengine_server ({', '.join(_COLUMNS)}) "
     f"VALUES ({', '.join(f':{name}' for name in _COLUMNS)}) ON CONFLICT DO NOTHING"
+)
+_DEFINE = statement("UPDATE flowengine_server SET definitions = :definitions WHERE uuid = :uuid")
+_DEFINITIONS = statement(
+    f"SELECT uuid, definitions FROM flowengine_server WHERE {_IS_ALIVE} AND definitions IS NOT NULL"
 )
 _HEARTBEAT = statement(
     "UPDATE flowengine_server SET ping_time = :now, handlers = :handlers, topics = :topics, "
@@ -127,6 +133,17 @@ class Servers(Part):
             for value in [getattr(server, name)]
         }
         self._session.execute(_REGISTER, row)
+
+    def define(self, server_id: str, definitions: dict[str, Any]) -> None:
+        """Store which code a server has for its facets."""
+        values = {"uuid": server_id, "definitions": codec.dump(definitions)}
+        self._session.execute(_DEFINE, values)
+
+    def definitions(self) -> dict[str, dict[str, Any]]:
+        """Return which code the servers that have not deregistered have, by server id."""
+        return {
+            row.uuid: codec.load(row.definitions) for row in self._session.execute(_DEFINITIONS)
+        }
 
     def record_heartbeat(self, server: ServerDefinition, now: int) -> bool:
         """Record a heartbeat, with the facets and lists of a server; return if it is drained."""

@@ -503,6 +503,10 @@ class ServerRow(_Table):
     max_tasks: int | None = None  #: of its settings
     max_workflows: int | None = None
     full_lists: str | None = _text()  #: task lists whose wake-ups met it at its limit
+    app: str = _name(sa_column_kwargs={"server_default": text("''")})  #: the Celery app's name
+    #: The fingerprint of its broker: others cannot be woken by its messages.
+    broker: str = _name("", 16, sa_column_kwargs={"server_default": text("''")})
+    definitions: str | None = _text()  #: the code of its facets: module, name, line and digest
 
 
 class WorkerLimitRow(_Table):

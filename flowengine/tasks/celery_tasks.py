@@ -25,7 +25,7 @@ from flowengine.authoring import (
 from flowengine.dispatch.notifier import DRAIN, EVALUATE, WORK
 from flowengine.dispatch.packed_ids import unpacked
 from flowengine.engine import Engine
-from flowengine.engine.liveness import consumes
+from flowengine.engine.liveness import consumes, is_reachable
 from flowengine.errors import StartRefused
 from flowengine.printable import clipped, names_of
 from flowengine.program.standard import is_built_in
@@ -219,6 +219,7 @@ class WakeupRelay:
                 for server in alive  # a poller receives no wake-ups
                 if not server.is_poller
                 and server.uuid != self._identity.server_id
+                and is_reachable(server, self._engine.broker)
                 and consumes(server, task_list)
             ]
             theirs = {name for server in others for name in server.handlers}

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection
 
 from flowengine.engine import Engine
-from flowengine.engine.liveness import consumes
+from flowengine.engine.liveness import consumes, is_reachable
 from flowengine.settings import Settings
 
 log = logging.getLogger("flowengine")
@@ -61,4 +61,5 @@ class ControlQueue:
         with engine.database.read() as session:
             alive = session.servers.alive()
         # A server without topics is an embedded process: no broker leads to it.
-        return any(server.topics and consumes(server, self._name) for server in alive)
+        near = [server for server in alive if is_reachable(server, engine.broker)]
+        return any(server.topics and consumes(server, self._name) for server in near)

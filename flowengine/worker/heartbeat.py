@@ -319,15 +319,24 @@ def worker_heartbeat(
 
 
 class StandIn:
-    """The watchdog while no beat ticks: until a tick of another process precedes ours."""
+    """The watchdog while no beat ticks: until a tick of another process precedes ours.
+
+    While processes of another broker make the passes, it wakes the servers of ours.
+    """
 
     def __init__(self) -> None:
         self._is_active = False
 
     def watch(self, engine: Engine) -> None:
         watchdog = Watchdog(engine)
-        if self._is_active or watchdog.is_late():
+        if self._is_active:
             self._is_active = watchdog.tick()
+            return
+        is_late, is_of_other_broker = watchdog.state()
+        if is_late:
+            self._is_active = watchdog.tick()
+        elif is_of_other_broker:
+            watchdog.wake_own()
 
 
 class PoolChildren:
@@ -436,7 +445,9 @@ def _version() -> str:
         return ""
 
 
-def server_of(server_id: str, boot_id: str, name: str) -> ServerDefinition:
+def server_of(
+    server_id: str, boot_id: str, name: str, app: str = "", broker: str = ""
+) -> ServerDefinition:
     try:
         ips = sorted({info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)})
     except OSError:
@@ -450,4 +461,6 @@ def server_of(server_id: str, boot_id: str, name: str) -> ServerDefinition:
         state=ServerState.RUNNING,
         boot_id=boot_id,
         pid=os.getpid(),
+        app=app,
+        broker=broker,
     )

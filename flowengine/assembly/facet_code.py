@@ -1,0 +1,142 @@
+"""The code that a worker has for its facets: refused if another app has other code of one name.
+
+Workers of one database run each other's runs: two apps that have different facets of one name
+would execute each other's. A worker stores where the code of its facets is, and looks when it
+starts at those of the other apps that live. Workers of one app are never compared: a deploy changes
+the code of its facets, and old and new workers run side by side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flowengine.authoring import event_facet_named, event_facet_names
+from flowengine.engine import Engine
+from flowengine.program.standard import is_built_in
+from flowengine.store.servers import ServerDefinition
+
+log = logging.getLogger("flowengine")
+
+_SHOWN = 3  #: facets that the error names
+
+
+@dataclass(frozen=True, slots=True)
+class FacetCode:
+    """Where the code of a facet is, and a digest of its text; empty without text."""
+
+    module: str
+    name: str
+    line: int
+    digest: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.module}:{self.line}"
+
+    def is_other(self, of_others: FacetCode, *, has_own_broker: bool) -> bool:
+        """Whether another app has a different facet, not another version of a shared one.
+
+        Apps that share a broker share their workers and, where module and name are the same, their
+        code: a deploy reaches one of them first.
+        """
+        if self.digest and self.digest == of_others.digest:
+            return False
+        is_elsewhere = (self.module, self.name) != (of_others.module, of_others.name)
+        return is_elsewhere or (has_own_broker and bool(self.digest and of_others.digest))
+
+
+def code_of_facets() -> dict[str, FacetCode]:
+    """Return the code of the event facets of this process, by their names and aliases.
+
+    Without durable functions, whose versions are facets of different names.
+    """
+    found = {}
+    for name in event_facet_names():
+        facet = event_facet_named(name)
+        if facet is None or is_built_in(name) or facet.definition.function is not None:
+            continue
+        fn = inspect.unwrap(facet.definition.fn)
+        module, qualname = str(getattr(fn, "__module__", "")), getattr(fn, "__qualname__", "")
+        try:
+            digest = hashlib.sha256(inspect.getsource(fn).encode()).hexdigest()[:12]
+        except (OSError, TypeError):
+            digest = ""
+        found[name] = FacetCode(module, qualname, facet.definition.location.line, digest)
+    return found
+
+
+class FacetCodeCheck:
+    """Stores the code of a registered worker, and compares it with that of the apps that live."""
+
+    def __init__(self, server: ServerDefinition, timeout: float) -> None:
+        self._server, self._timeout = server, round(timeout * 1000)
+        self._is_done = False
+
+    def is_refused(self, engine: Engine) -> bool:
+        """Whether a worker of another app, which was there before, has other code. Logs it."""
+        if self._is_done:
+            return False
+        own = code_of_facets()
+        server, rows = self._server, {name: list(_fields(code)) for name, code in own.items()}
+        with engine.database.write() as session:
+            session.servers.define(server.uuid, rows)
+            now, stored = session.now(), session.servers.definitions()
+            alive = session.servers.alive()
+        self._is_done = True
+        for other in alive:
+            is_earlier = (other.start_time, other.uuid) < (server.start_time, server.uuid)
+            if is_earlier and now - other.ping_time <= self._timeout and other.uuid in stored:
+                conflicts = list(_conflicts(server, own, other, stored[other.uuid]))
+                if conflicts:
+                    self._log(other, conflicts)
+                    return True
+        return False
+
+    def _log(
+        self, other: ServerDefinition, conflicts: list[tuple[str, FacetCode, FacetCode]]
+    ) -> None:
+        several = "; ".join(
+            f"{name!r} is at {own.place} here, and at {theirs.place} there"
+            for name, own, theirs in conflicts[:_SHOWN]
+        )
+        if len(conflicts) > _SHOWN:
+            several += f"; and {len(conflicts) - _SHOWN} more"
+        log.error(
+            "worker %s of app %r is refused: worker %s of app %r is on the same database and has "
+            "other code for facets of the same names (%s). Each would execute the runs of the "
+            "other: rename the facets of one app, or give it a database or a schema of its own",
+            self._server.server_name,
+            self._server.app,
+            other.server_name,
+            other.app,
+            several,
+            extra={"action": "facet_refused"},
+        )
+
+
+def _conflicts(
+    server: ServerDefinition,
+    own: Mapping[str, FacetCode],
+    other: ServerDefinition,
+    stored: Mapping[str, Any],
+) -> Iterator[tuple[str, FacetCode, FacetCode]]:
+    """Return the facets of which both have different ones, with both places."""
+    has_own_broker = server.broker != other.broker
+    if server.app == other.app and not has_own_broker:
+        return
+    for name, code in own.items():
+        if name in stored:
+            theirs = FacetCode(*stored[name])
+            if server.app == other.app and (code.module, code.name) == (theirs.module, theirs.name):
+                continue  # the app changes its broker
+            if code.is_other(theirs, has_own_broker=has_own_broker):
+                yield name, code, theirs
+
+
+def _fields(code: FacetCode) -> tuple[str, str, int, str]:
+    return code.module, code.name, code.line, code.digest
