@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
 
 from flowengine import Retry, attempt, event_facet, workflow
 from flowengine.errors import AuthoringError
@@ -214,6 +215,28 @@ def test_a_commit_that_is_refused_and_repeated_logs_the_end_once(
         assert run.info().state == "FAILED"
     assert len(of(lines, "run_failed")) == 1
     assert len(of(lines, "try_failed")) == 1
+
+
+@workflow(name="lines.at_once")
+def at_once(n: int) -> str:
+    return n  # type: ignore[return-value]
+
+
+def test_a_run_that_fails_as_it_starts_has_its_line_once_its_transaction_is_committed(
+    database_url: str, lines: pytest.LogCaptureFixture
+) -> None:
+    if database_url == "sqlite://":
+        pytest.skip("a database in memory has one connection")
+    outside = create_engine(database_url)
+    with Flow(store_url=database_url):
+        with outside.connect() as connection:
+            at_once.options(connection=connection).start(1)
+            connection.rollback()
+        with outside.begin() as connection:
+            run = at_once.options(connection=connection).start(2)
+            assert of(lines, "run_failed") == []
+        assert [each.run for each in of(lines, "run_failed")] == [run.id]
+    outside.dispose()
 
 
 def test_with_encrypted_payloads_no_line_has_the_message_of_an_error(
