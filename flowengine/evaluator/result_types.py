@@ -2,7 +2,8 @@
 
 The result of a try is validated when it is reported, by the annotation of its function. A workflow,
 or a facet with a body, passes results on: here they are compared with the types and schemas of the
-program. Of a durable function the code has validated the result already.
+program. A result that comes from one step which declares the same was checked with that step, and
+of a durable function by its code.
 
 Null fits every type of AFL, and no annotation of a Python function but one that allows None. What
 an annotation accepts when it reads a value is accepted: a map may have the names of fields or their
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowengine.evaluator.failures import StepFailed
-from flowengine.evaluator.records import PayloadRef, Step, row_key
+from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import source_key
 from flowengine.evaluator.states import StepState
 from flowengine.evaluator.working_set import WorkingSet
@@ -70,15 +71,14 @@ def _check_annotated(
     """Check the only result of a Python function by the annotation that the program has stored."""
     if RESULT not in step.returns or (untyped(field) and field.schema is None):
         return
-    value, source = step.returns[RESULT], _statement(blocks)
-    if source is not None and source.function is not None:
-        return
-    # A large value is not read if the step that it comes from declares the same.
-    if isinstance(value, PayloadRef) and source is not None and _declares(source, field):
+    # The result of a step that declares the same was checked with that step: by its code, whose
+    # annotation may have changed since the program was traced. So a large one need not be read.
+    source = _statement(blocks)
+    if source is not None and (source.function is not None or _declares(source, field)):
         return
     checks = Checks(work.limits.max_schema_checks, is_lenient=True)
-    found = work.read(value)
-    why = null_misfit(field, found, checks) or field_misfit(field, found, facet.schemas, checks)
+    value = work.read(step.returns[RESULT])
+    why = null_misfit(field, value, checks) or field_misfit(field, value, facet.schemas, checks)
     work.count_checks(checks)
     if why:
         path = _origin(work, step, blocks)
