@@ -120,6 +120,10 @@ class Circuit:
         self._failures = self._successes = self._epoch = self._probe_count = 0
         self._probes: dict[str, float] = {}  #: token to the end of its lease
 
+    def configure(self, config: CircuitBreakerConfig) -> None:
+        """Go on with other values, in the same state."""
+        self._config = config
+
     def permit(self, now: float, lease: float) -> Permit:
         self._advance(now)
         if self._state is CircuitState.OPEN:

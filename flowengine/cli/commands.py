@@ -22,6 +22,7 @@ from flowengine.cli import (
     action_commands,
     agent_commands,
     api_command,
+    breaker_commands,
     configuration,
     control_command,
     diff_command,
@@ -411,5 +412,6 @@ for command in (
     *worker_commands.COMMANDS,
     *limit_commands.COMMANDS,
     *key_commands.COMMANDS,
+    *breaker_commands.COMMANDS,
 ):
     main.add_command(command)

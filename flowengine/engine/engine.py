@@ -21,6 +21,7 @@ from flowengine.engine.admission import Admissions
 from flowengine.engine.after_commit import AfterCommit, RunCompletions
 from flowengine.engine.alarms import Alarms
 from flowengine.engine.answers import Answers
+from flowengine.engine.breaker_control import BreakerControl
 from flowengine.engine.bulk_actions import BulkActions
 from flowengine.engine.catalogue import Catalogue
 from flowengine.engine.child_runs import ChildRuns
@@ -200,6 +201,7 @@ class Engine:
         about_keys = (lambda key: self.admit({}, [key])), self.settings.max_error_excerpt
         self.limits = KeyControl(database, LIMIT, *about_keys)
         self.rates = KeyControl(database, RATE, *about_keys)
+        self.breakers = BreakerControl(database, self.settings.max_error_excerpt)
         self.actions = ActionLog(database, self.settings.tenant).list
         self.workers = Workers(database)
         self.tokens = Tokens(database, self.settings.tenant)

@@ -227,6 +227,10 @@ class _Breaker(Generic[_Client]):
         )
         self._redis = redis
 
+    def configure(self, config: CircuitBreakerConfig) -> None:
+        """Go on with other values; the state is that of Redis."""
+        self.config = self._plans.config = config
+
 
 class CircuitBreaker(_Breaker[AsyncClient]):
     """A circuit breaker for coroutines, over `redis.asyncio`.

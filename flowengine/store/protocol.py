@@ -22,6 +22,7 @@ from flowengine.store.agent_lists import AgentLists
 from flowengine.store.agent_purge import AgentPurge
 from flowengine.store.agent_turns import AgentTurns
 from flowengine.store.backend import Executor
+from flowengine.store.breakers import Breakers
 from flowengine.store.calls import Calls
 from flowengine.store.cards import Cards
 from flowengine.store.catalogue import Catalogue
@@ -179,6 +180,8 @@ class Session(Protocol):
     def closed(self) -> ClosedWorkflows: ...
     @property
     def limit_keys(self) -> LimitKeys: ...
+    @property
+    def breakers(self) -> Breakers: ...
 
 
 class CompletionListener(Protocol):

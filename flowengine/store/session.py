@@ -17,6 +17,7 @@ from flowengine.store.agent_lists import AgentLists
 from flowengine.store.agent_purge import AgentPurge
 from flowengine.store.agent_turns import AgentTurns
 from flowengine.store.backend import Executor
+from flowengine.store.breakers import Breakers
 from flowengine.store.calls import Calls
 from flowengine.store.cards import Cards
 from flowengine.store.catalogue import Catalogue
@@ -176,3 +177,4 @@ class SqlSession:
     actions = _PartOf(Actions)
     closed = _PartOf(ClosedWorkflows)
     limit_keys = _PartOf(LimitKeys)
+    breakers = _PartOf(Breakers)

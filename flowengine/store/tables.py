@@ -274,6 +274,18 @@ class LimitRow(_Table):
     set_at: int | None = _time(None)
 
 
+class BreakerRow(_Table):
+    """What somebody has set for a circuit breaker, in place of its code."""
+
+    name: str = _name(primary_key=True)
+    is_open: bool = False  #: held open: no call is permitted
+    failure_threshold: int | None = None
+    timeout_ms: int | None = _time(None)
+    actor: str = _name("")
+    reason: str = _text("")
+    updated: int = _time()
+
+
 class SlotRow(_Table):
     """A task that was admitted under a key. The slot is free when the task is not open any more.
 

@@ -85,6 +85,7 @@ class Flow:
             self.engine = Engine(self.database, settings=settings)
             now = lambda: self.clock.now / 1000  # noqa: E731
             self.breakers = CircuitBreakers(self.engine.settings, clock=now)
+            self.breakers.obey(self.engine.breakers)
             self.logs = StepLogs(self.engine, is_durable=False)
             self.activations = Activations(self.engine, event_facet_named, strict=True)
             agents_of(self.engine)  # turns go on after commits, and in `watchdog`

@@ -11,17 +11,28 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from flowengine import errors
 from flowengine.authoring import Breaker, breaker_named
-from flowengine.circuit_breaker import Circuit, CircuitBreakerConfig, Outcome, Permit, outcome_of
+from flowengine.circuit_breaker import (
+    Circuit,
+    CircuitBreakerConfig,
+    CircuitSnapshot,
+    Outcome,
+    Permit,
+    outcome_of,
+)
+from flowengine.engine.breaker_control import BreakerControl, overridden
 from flowengine.evaluator import TaskDefinition
 from flowengine.settings import Settings
+from flowengine.store.breakers import BreakerOverride
+from flowengine.store.failures import is_unavailable
 from flowengine.worker.redis_address import redis_address
 
 if TYPE_CHECKING:
@@ -47,6 +58,8 @@ PERMANENT = (
 #: Prefix of all keys in Redis; a `CircuitBreaker` with this prefix and the same name is the same.
 KEY_PREFIX = "flowengine"
 
+#: After which the tasks of a breaker that somebody holds open ask it again, at the latest.
+_HELD_OPEN_SECONDS = 30.0
 #: Seconds without another attempt after Redis was unreachable: each attempt delays a try.
 _REDIS_RETRY_SECONDS = 1.0
 _WITHOUT_REDIS: dict[str, Literal["allow", "refuse"]] = {"run": "allow", "park": "refuse"}
@@ -60,6 +73,10 @@ class LocalCircuitBreaker:
     ) -> None:
         self._declared, self._clock = declared, clock
         self._circuit, self._lock = Circuit(config), threading.Lock()
+
+    def configure(self, config: CircuitBreakerConfig) -> None:
+        with self._lock:
+            self._circuit.configure(config)
 
     def permit(self, *, lease: float) -> Permit:
         with self._lock:
@@ -125,19 +142,79 @@ class CircuitBreakers:
         self._url = redis_address(settings.breaker_redis_url) or redis_url
         self._breakers: dict[str, tuple[Breaker, CircuitBreakerConfig, _Breaker]] = {}
         self._lock = threading.Lock()
+        self._control: BreakerControl | None = None
+        self._overrides: Mapping[str, BreakerOverride] = {}
+        self._next_look = -math.inf
+
+    def obey(self, control: BreakerControl) -> None:
+        """Read there what somebody has set for breakers, once in a heartbeat's interval.
+
+        Only a process that runs tasks with breakers reads it.
+        """
+        self._control = control
+        control.share(lambda: self if self._url else None)
 
     def permit(self, task: TaskDefinition) -> TaskPermit:
         """Ask the task's circuit breaker whether the task may run now. Never raises."""
+        self._look()
         declared, config, breaker = self._named(task.circuit)
+        if (override := self._overrides.get(task.circuit)) is not None and override.is_open:
+            again = min(config.timeout_seconds, _HELD_OPEN_SECONDS)
+            return TaskPermit(breaker, Permit(granted=False, retry_after=again))
         seconds = declared.probe_lease_seconds or (task.timeout_ms or 0) / 1000
         lease = min(seconds or config.timeout_seconds, config.recovery_timeout_seconds)
         return TaskPermit(breaker, breaker.permit(lease=lease))
+
+    def _look(self) -> None:
+        """Read what is set for breakers, if it is time, and apply it to those of this process."""
+        if self._control is None or self._clock() < self._next_look:
+            return
+        self._next_look = self._clock() + self._settings.heartbeat_interval
+        try:
+            found = self._control.overrides()
+        except Exception as problem:
+            if not is_unavailable(problem):
+                log.warning(
+                    "what is set for circuit breakers cannot be read: %s; the last values count",
+                    problem,
+                    extra={"action": "breakers_unread"},
+                )
+            return
+        with self._lock:
+            before, self._overrides = self._overrides, found
+            for name, (declared, _, breaker) in self._breakers.items():
+                if before.get(name) != found.get(name):
+                    config = overridden(_config(declared, self._settings), found.get(name))
+                    breaker.configure(config)
+                    self._breakers[name] = declared, config, breaker
+
+    # --- shared states, for people ---
+
+    def shared_names(self) -> list[str]:
+        names = self._client().smembers(f"{KEY_PREFIX}:cb:registry")
+        return sorted(name.decode() for name in names)
+
+    def shared_state(self, name: str) -> CircuitSnapshot:
+        return self._shared_named(name).snapshot()
+
+    def close_shared(self, name: str) -> None:
+        self._shared_named(name).reset()
+
+    def _shared_named(self, name: str) -> SyncCircuitBreaker:
+        declared = breaker_named(name)
+        config = _config(declared, self._settings)
+        return _shared(self._url, declared, config, self._settings.breaker_without_redis)
+
+    def _client(self) -> Any:
+        from redis import Redis
+
+        return Redis.from_url(self._url, socket_timeout=2.0, socket_connect_timeout=2.0)
 
     def _named(self, name: str) -> tuple[Breaker, CircuitBreakerConfig, _Breaker]:
         with self._lock:
             if name not in self._breakers:
                 declared = breaker_named(name)
-                config = _config(declared, self._settings)
+                config = overridden(_config(declared, self._settings), self._overrides.get(name))
                 self._breakers[name] = declared, config, self._create(declared, config)
             return self._breakers[name]
 

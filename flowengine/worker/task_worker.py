@@ -68,13 +68,15 @@ class TaskWorker:
         self.client = TaskClient(engine, identity, self.claimed_tasks, gate, self.logs)
         self.counters = HandledCounters(engine.database, identity.server_id)
         self._sizing = BatchSizing(settings.quick_seconds)
+        breakers = breakers or CircuitBreakers(settings)
+        breakers.obey(engine.breakers)
         self._tries = Tries(
             engine,
             identity,
             self.client,
             self._sizing,
             self.counters,
-            breakers or CircuitBreakers(settings),
+            breakers,
             show,
             names=names,
             flush=flush,

@@ -71,6 +71,7 @@ class Claims:
     def __init__(self, engine: Engine, known: KnownTasks, is_notified: Callable[[], bool]) -> None:
         self._engine, self._known, self._is_notified = engine, known, is_notified
         self._breakers = CircuitBreakers(engine.settings, shares=True)
+        self._breakers.obey(engine.breakers)
         self._pool = DaemonThreads(_THREADS, "flowengine-claims")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._groups: OrderedDict[Wanted, _Group] = OrderedDict()

@@ -100,3 +100,34 @@ def test_the_death_of_a_probe_makes_room_for_another(fleet: Fleet) -> None:
     fleet.let_go("letters")
     assert run.result(timeout=60) == [1, 2, 3, 4]
     assert max(task.losses for task in fleet.engine.tasks(run.id)) == 1
+
+
+def test_a_breaker_that_is_held_open_stops_all_processes_until_it_is_reset(fleet: Fleet) -> None:
+    fleet.let_go("payments")
+    before = len(fleet.begun("payments"))
+    fleet.engine.breakers.hold_open("payments", actor="eva", reason="their release")
+
+    held: list[Run[Any]] = []
+
+    def is_obeyed() -> bool:
+        """Whether all of a new run is parked: each process reads the change by itself."""
+        run = fleet.start(services.pay_all, numbers=list(range(20)))
+        held.append(run)
+        open_tasks = (TaskState.PENDING, TaskState.RUNNING)
+
+        def has_settled() -> bool:
+            tasks = [task for task in fleet.engine.tasks(run.id) if task.state in open_tasks]
+            return run.info().is_final or 0 < len(tasks) == len(parked(fleet, run))
+
+        until(has_settled, "an end, or a stop")
+        return len(parked(fleet, run)) == 20
+
+    until(is_obeyed, "a held breaker", seconds=60)
+    begun = len(fleet.begun("payments"))
+    assert begun - before <= 20 * (len(held) - 1), "the last run has called nothing"
+    (info,) = [each for each in fleet.engine.breakers.list() if each.name == "payments"]
+    assert (info.state, info.set_reason) == ("held open", "their release")
+    assert info.parked >= 20
+    fleet.engine.breakers.reset("payments", actor="eva")
+    for run in held:
+        assert run.result(timeout=90) == list(range(20))

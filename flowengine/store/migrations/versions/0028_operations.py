@@ -1,4 +1,4 @@
-"""List the actions of people over all runs; close workflows; override limits and rates."""
+"""List the actions of people over all runs; close workflows; override limits, rates, breakers."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -32,6 +32,17 @@ def upgrade() -> None:
         sa.Column("set_at", sa.BigInteger(), nullable=True),
     ):
         op.add_column("flowengine_limit", column)
+    op.create_table(
+        "flowengine_breaker",
+        sa.Column("name", _word(255), nullable=False),
+        sa.Column("is_open", sa.Boolean(), nullable=False),
+        sa.Column("failure_threshold", sa.Integer(), nullable=True),
+        sa.Column("timeout_ms", sa.BigInteger(), nullable=True),
+        sa.Column("actor", _word(255), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("updated", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("name"),
+    )
     op.create_table(
         "flowengine_closed",
         sa.Column("workflow", _word(255), nullable=False),
