@@ -91,10 +91,8 @@ def adapted_task(
     if (on_loss := _on_loss(task)) is not None:
         options["on_loss"] = on_loss
     if getattr(task, "priority", None):
-        options["priority"] = _priority(task)
+        options["priority"] = run_priority(task.priority, task.app)
     options.update(given)
-    if is_errback(task):
-        return errback_function(task), options, adapted
     # Celery wraps `run` for autoretry; the wrapper preserves the signature.
     wraps = getattr(task.run, "__func__", task.run)
 
@@ -102,6 +100,8 @@ def adapted_task(
     def run(*args: Any, **kwargs: Any) -> Any:
         return task.run(*args, **kwargs) if _runner is None else _runner(adapted, args, kwargs)
 
+    if is_errback(task):
+        return errback_function(task, run), options, adapted
     # The signature of a bound task has no `self`.
     run.__signature__ = inspect.signature(task.run)  # type: ignore[attr-defined]
     return run, options, adapted
@@ -157,10 +157,10 @@ def _on_loss(task: Any) -> str | None:
     return "fail" if getattr(task.app.conf, "task_acks_late", False) else None
 
 
-def _priority(task: Any) -> int:
-    """Return the priority of a task; 0 is the highest one of Celery's queues in Redis."""
-    broker = str(task.app.conf.broker_url or "")
-    return -task.priority if broker.startswith(("redis", "sentinel")) else int(task.priority)
+def run_priority(priority: int, app: Any) -> int:
+    """Return a priority of Celery as that of a run; 0 is the highest one of queues in Redis."""
+    broker = str(app.conf.broker_url or "")
+    return -priority if broker.startswith(("redis", "sentinel")) else int(priority)
 
 
 def route_of(task: Any) -> TaskListSource:

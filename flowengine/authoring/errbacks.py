@@ -1,7 +1,7 @@
 """Errbacks of Celery as event facets: tasks that are called with request, error and traceback.
 
 None of these has a JSON form, so the facet takes the failure of the step as a map, and the three
-are made of it where the task runs. The request has the ids that the task's own request has there.
+are made of it where the task runs. The request has the path of the failed step as task and id.
 """
 
 from __future__ import annotations
@@ -33,19 +33,17 @@ def is_errback(task: Any) -> bool:
     )
 
 
-def errback_function(task: Any) -> Callable[..., Any]:
-    """Return the function of a facet whose first argument is a failure."""
+def errback_function(task: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of a facet whose first argument is a failure; `call` calls the task."""
 
     @functools.wraps(getattr(task.run, "__func__", task.run))
     def run(failure: Mapping[str, str], *args: Any, **kwargs: Any) -> Any:
         kind, message, path = (failure.get(name, "") for name in ("type", "message", "path"))
-        # The request of a task outside any message is an empty one of the right class.
-        own = task.request
-        ids = {"id": own.id or path, "root_id": own.root_id or own.id or path}
-        request = type(own)(task=path, errbacks=None, **ids)
+        # Outside any message the request of a task is an empty one, of the right class.
+        request = type(task.request)(id=path, root_id=path, task=path, errbacks=None)
         names = vars(sys.modules[task.run.__module__])
         problem = original_error(kind, message, None, names)
-        return task.run(request, problem, f"{path}: {kind}: {message}", *args, **kwargs)
+        return call(request, problem, f"{path}: {kind}: {message}", *args, **kwargs)
 
     given = inspect.signature(task.run)
     failure = inspect.Parameter(FAILURE, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -19,6 +19,7 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from flowengine.authoring import event_facet_named
 from flowengine.authoring.canvas import ChainPart, Errback, GroupPart, MapPart, Part, TaskPart
+from flowengine.authoring.celery_tasks import run_priority
 from flowengine.errors import Problem
 
 _MAP, _STARMAP, _CHUNKS = "celery.map", "celery.starmap", "celery.chunks"
@@ -43,8 +44,9 @@ _CURES = {
     "routing_key": _IN_FACET.format(task="{task}", cure="task_list=…"),
     "exchange": _IN_FACET.format(task="{task}", cure="task_list=…"),
     "time_limit": _IN_FACET.format(task="{task}", cure="timeout={value!r}"),
-    "soft_time_limit": _IN_FACET.format(task="{task}", cure="timeout={value!r}"),
-    "priority": "the priority is that of a run: set it on the whole canvas",
+    "soft_time_limit": "declare it where the task is: @app.task(soft_time_limit={value!r})",
+    "priority": "set it on the whole canvas, which is the priority of the run, or give it to "
+    "event_facet({task}, priority=…)",
     "task_id": "a step has no id of its own, and its result is read from the run: set it on the "
     "whole canvas, where it is the key of the run",
     "expires": "the time at which a step expires is not known before the run: give it seconds, or "
@@ -83,7 +85,8 @@ def read_canvas(
     part = reader.part(signature, "canvas", own=options, is_last=True)
     seconds = None if expires is None else max(reader.seconds_until(expires), 0.001)
     found = key if key is not None else reader.last_id
-    return CanvasReading(part, found, seconds, priority or 0, reader.problems)
+    found_priority = run_priority(priority or 0, app)
+    return CanvasReading(part, found, seconds, found_priority, reader.problems)
 
 
 class _Reader:

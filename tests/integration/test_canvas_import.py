@@ -316,6 +316,12 @@ def test_a_task_id_is_the_key_of_the_run_and_the_id_of_its_handle() -> None:
     assert SEEN == [(1, 2)], "it was run once"
 
 
+def test_the_priority_of_a_canvas_is_that_of_its_run_and_higher_is_first() -> None:
+    handle = durable(chain(add.s(1, 2), after.s(3))).apply_async(priority=9)
+    assert handle.run.info().priority == -9, "9 is the lowest priority in Redis"
+    assert durable(add.s(1, 2)).start(priority=4).run.info().priority == 4
+
+
 def test_links_get_the_result_and_their_failure_is_no_failure_of_the_canvas() -> None:
     linked = add.s(1, 2)
     linked.link(add.s(10))
@@ -469,7 +475,7 @@ def test_one_error_lists_everything_that_cannot_be_carried() -> None:
     for expected in (
         "chain[0] (canvas.add): option 'queue' is not carried over: give it to "
         "event_facet(add, task_list='io')",
-        "option 'priority' is not carried over: the priority is that of a run",
+        "option 'priority' is not carried over: set it on the whole canvas",
         "header[0] (canvas.plain) and 1 more: task 'canvas.plain' is not a step: write "
         "`event_facet(plain)`",
         "header[2] (canvas.add): 4 positional values were given, it takes 2 (the first argument is "
@@ -479,7 +485,7 @@ def test_one_error_lists_everything_that_cannot_be_carried() -> None:
         "option 'task_id' is not carried over: a step has no id of its own",
         "stamp 'customer' has no counterpart",
         "option 'expires': the time at which a step expires is not known before the run",
-        "event_facet(after, timeout=3)",
+        "declare it where the task is: @app.task(soft_time_limit=3)",
     ):
         assert expected in whole
 
@@ -526,6 +532,19 @@ def test_a_link_of_a_group_is_refused_as_in_celery() -> None:
         durable(group(add.s(1, 2), add.s(3, 4))).apply_async(link=total.s())
     with pytest.raises(CanvasRefused, match="the chain is empty"):
         durable(chain())
+
+
+def test_a_step_continues_with_a_canvas_as_a_task_replaces_itself() -> None:
+    @event_facet(name="canvas.spread")
+    def spread(n: int) -> Any:
+        canvas = durable(chord([add.s(n, each) for each in range(n)], total.s()))
+        return canvas.workflow.call(**canvas.inputs)
+
+    @workflow(name="canvas.spreading")
+    def spreading(n: int) -> Any:
+        return spread(n)
+
+    assert spreading.start(3).result(timeout=30) == 3 + 4 + 5
 
 
 def test_a_canvas_is_not_started_inside_a_workflow() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from celery import Celery
 
@@ -42,8 +43,19 @@ def double(n: int) -> int:
     return 2 * n
 
 
+@app.task
+def refuse(n: int) -> int:
+    raise ValueError(f"not {n}")
+
+
+@app.task(bind=True)
+def report(self: Any, request: Any, exc: Exception, traceback: str, name: str) -> None:
+    told = f"{self.name} {request.task} {exc!r} {traceback}"
+    (Path(os.environ["TRACES"]) / f"reported-{name}").write_text(told)
+
+
 # No limit of losses: the tests decide how often workers are killed.
-for each in (held_square, add_up, double):
+for each in (held_square, add_up, double, refuse, report):
     event_facet(max_losses=1000)(each)
 
 if "TRACES" in os.environ:  # of a worker; a test installs its own

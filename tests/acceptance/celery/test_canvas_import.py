@@ -74,3 +74,17 @@ def test_canvases_of_one_shape_on_workers_share_one_program(fleet: Fleet) -> Non
     ]
     assert [result.get(timeout=60) for result in results] == [16, 3_600, 160_000]
     assert len({result.run.info().workflow for result in results}) == 1
+
+
+def test_an_errback_on_a_worker_gets_the_error_and_old_code_raises_it(fleet: Fleet) -> None:
+    fleet.heal()
+    canvas = chain(canvases.double.s(2), canvases.refuse.s(), canvases.double.s())
+    canvas = canvas.on_error(canvases.report.s("refused"))
+    result = durable(canvas, name="shop.refusing").delay()
+    with pytest.raises(ValueError, match="not 4"):
+        result.get(timeout=60)
+    assert (result.state, result.failed()) == ("FAILURE", True)
+    assert 'raise ValueError(f"not {n}")' in result.traceback
+    step = "refusing.attempt.refuse"
+    told = f"{canvases.report.name} {step} ValueError('not 4') {step}: ValueError: not 4"
+    assert (fleet.traces / "reported-refused").read_text() == told
