@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,13 +12,17 @@ import flowengine
 from flowengine.authoring import set_launcher_source
 from flowengine.cli import configuration
 from flowengine.cli.streams import json_of
-from flowengine.engine import Engine
+from flowengine.engine.queries import RunQueries
 from flowengine.errors import DatabaseTooNew, DatabaseTooOld
+from flowengine.payload_codecs import codec_of
 from flowengine.settings import Settings
-from flowengine.store import Database, ensure_schema, upgrade_schema
+from flowengine.store import Database, codec, ensure_schema, upgrade_schema
 from flowengine.store.database_url import with_connect_timeout
 from flowengine.store.migrations import HEAD
 from flowengine.store.schema_upgrade import revision_of
+
+if TYPE_CHECKING:
+    from flowengine.engine import Engine
 
 _CONNECT_SECONDS = 4
 
@@ -28,8 +33,7 @@ def _database(settings: Settings) -> Database:
     return Database(url, schema=settings.schema)
 
 
-@contextmanager
-def open_engine() -> Iterator[Engine]:
+def _existing_database() -> tuple[Database, Settings]:
     """Open the existing database; neither create nor upgrade it."""
     settings = configuration.settings()
     configuration.require_shared_database()
@@ -40,11 +44,31 @@ def open_engine() -> Iterator[Engine]:
             "another in FLOWENGINE_DATABASE_URL, or name the Celery app that has one with -A"
         )
     ensure_schema(database, upgrade=False)
+    return database, settings
+
+
+@contextmanager
+def open_engine() -> Iterator[Engine]:
+    """Open the existing database; neither create nor upgrade it."""
+    from flowengine.engine import Engine
+
+    database, settings = _existing_database()
     engine = Engine(database, settings=settings)
     try:
         yield engine
     finally:
         engine.close()
+
+
+@contextmanager
+def open_queries() -> Iterator[tuple[RunQueries, Database]]:
+    """Open the same for a command that reads runs, without the parts that change them."""
+    database, settings = _existing_database()
+    codec.use_payload_codec(codec_of(settings))
+    try:
+        yield RunQueries(database, settings.tenant), database
+    finally:
+        database.close()
 
 
 @contextmanager
@@ -55,6 +79,7 @@ def starting_engine(settings: Settings) -> Iterator[Engine]:
     the end of it: Python joins the threads of pools at its exit.
     """
     from flowengine.assembly import EngineLauncher  # imports Celery
+    from flowengine.engine import Engine
 
     configuration.require_shared_database()
     database = _database(settings)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from flowengine.cli.database import open_engine
+from flowengine.cli.database import open_queries
 from flowengine.cli.run_filters import given_filters, resolved
 from flowengine.cli.run_view import RUN_COLOURS, shown_state
 from flowengine.cli.streams import json_of
@@ -25,10 +25,10 @@ def list_runs(*, as_json: bool, cursor: str | None, limit: int, **given: Any) ->
     filters = given_filters(given)
     # Here a part of a name finds workflows too; an action wants the name of one.
     workflow = filters.pop("workflow", "")
-    with open_engine() as engine:
-        filters = resolved(engine, filters)
-        page = engine.list(named=workflow, cursor=cursor, limit=limit, **filters)
-        now = engine.database.now()
+    with open_queries() as (queries, database):
+        filters = resolved(queries, filters)
+        page = queries.list(named=workflow, cursor=cursor, limit=limit, **filters)
+        now = database.now()
     if as_json:
         click.echo(json_of([{**asdict(info), "status": info.status} for info in page]))
         if page.cursor:

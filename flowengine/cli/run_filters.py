@@ -14,6 +14,7 @@ from flowengine import retention
 
 if TYPE_CHECKING:
     from flowengine.engine import Engine
+    from flowengine.engine.queries import RunQueries
 
     _ParamType = click.ParamType[Any]
 else:  # the oldest supported click has no generic one
@@ -133,7 +134,7 @@ def given_filters(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def resolved(engine: Engine, filters: Mapping[str, Any]) -> dict[str, Any]:
+def resolved(engine: Engine | RunQueries, filters: Mapping[str, Any]) -> dict[str, Any]:
     """Return filters with the whole id of the parent, whose prefix was given."""
     parent = filters.get("parent")
     return {**filters, **({} if parent is None else {"parent": engine.find(parent).id})}

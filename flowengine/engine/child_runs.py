@@ -11,11 +11,11 @@ from flowengine.engine.committer import NewFact
 from flowengine.engine.control import named_actor
 from flowengine.engine.forks import stage_child_fork
 from flowengine.engine.program_cache import ProgramCache
+from flowengine.engine.results import child_run_id
 from flowengine.engine.start_request import LEAVE, Parent, StartRequest, start_request
 from flowengine.engine.starter import Starter
 from flowengine.errors import LimitReached, UnknownRun
 from flowengine.evaluator import RunState, TaskDefinition, cancellation
-from flowengine.evaluator.records import derived_id
 from flowengine.evaluator.states import StepState
 from flowengine.program import Program
 from flowengine.program.nodes import Json
@@ -27,11 +27,6 @@ from flowengine.store.runs import StoredRun
 #: of threads start one at the same moment.
 _NEAR = 100
 _CANCELLED = StepState.CANCELLED
-
-
-def child_run_id(step_id: str) -> str:
-    """Return the id of the run that a step starts."""
-    return derived_id(step_id, "run")
 
 
 class ChildRuns:

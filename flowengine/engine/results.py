@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from flowengine.engine.child_runs import child_run_id
 from flowengine.engine.status_words import Status, run_word, step_word
 from flowengine.engine.try_records import NOT_WAITED, TryInfo, Waited
 from flowengine.engine.waits_for import WaitKind, WaitsFor
+from flowengine.evaluator.records import derived_id
 from flowengine.evaluator.states import RunState, StepState, TaskState
 from flowengine.program.limits import clipped
 from flowengine.program.nodes import Json
@@ -222,6 +222,11 @@ class StepInfo:
     def status(self) -> Status:
         """Its state in one word: CRASHED is a failure by a loss."""
         return step_word(self.state, self.task_state, self.retry_at, self.error)
+
+
+def child_run_id(step_id: str) -> str:
+    """Return the id of the run that a step starts."""
+    return derived_id(step_id, "run")
 
 
 def child_run_of(step_id: str, facet: str, state: str, handed: str | None) -> str | None:

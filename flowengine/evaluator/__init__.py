@@ -13,7 +13,11 @@ random numbers: the time is an argument, ids follow from paths. It sees only the
 snapshot, and names those that are missing (`working_set.Missing`).
 """
 
-from flowengine.evaluator.fixed_point import evaluate, lacking
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from flowengine.evaluator.records import (
     EventDefinition,
     IterationChanges,
@@ -23,7 +27,10 @@ from flowengine.evaluator.records import (
     TaskDefinition,
 )
 from flowengine.evaluator.states import EventState, RunState, StepState, TaskState
-from flowengine.evaluator.working_set import Missing, Snapshot
+
+if TYPE_CHECKING:
+    from flowengine.evaluator.fixed_point import evaluate, lacking
+    from flowengine.evaluator.working_set import Missing, Snapshot
 
 __all__ = [
     "EventDefinition",
@@ -41,3 +48,16 @@ __all__ = [
     "evaluate",
     "lacking",
 ]
+
+#: Imported with their first use: most processes that read rows evaluate nothing.
+_HOMES = {
+    **dict.fromkeys(("evaluate", "lacking"), "fixed_point"),
+    **dict.fromkeys(("Missing", "Snapshot"), "working_set"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return found

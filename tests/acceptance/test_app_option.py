@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from flowengine.testing import Flow
 from tests.acceptance import commands
 from tests.celery_nodes import GuardedProcess, clean_environment
 
@@ -162,6 +163,41 @@ except SystemExit:
 heavy = "celery kombu redis sqlalchemy sqlmodel alembic psycopg rich lark flower".split()
 print(len(sys.modules) - before, [name for name in heavy if name in sys.modules], file=sys.stderr)
 """
+
+
+LIST = """
+import sys
+from flowengine.cli import main
+try:
+    main(["list"])
+except SystemExit:
+    pass
+from sqlalchemy.orm import mapperlib
+unused = (
+    "celery kombu amqp billiard redis alembic lark flower textual psycopg yaml multiprocessing "
+    "flowengine.engine.engine flowengine.engine.committer flowengine.evaluator.fixed_point "
+    "flowengine.agents flowengine.worker flowengine.dispatch flowengine.assembly"
+).split()
+found = [name for name in unused if name in sys.modules]
+mappers = [mapper for known in mapperlib._mapper_registries for mapper in known.mappers]
+print(found, len(mappers), file=sys.stderr)
+"""
+
+
+def test_a_command_that_reads_runs_imports_nothing_that_changes_them(here: Path) -> None:
+    url = f"sqlite:///{here}/read.db"
+    with Flow(store_url=url):
+        pass
+    done = subprocess.run(
+        [sys.executable, "-c", LIST],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "FLOWENGINE_DATABASE_URL": url},
+    )
+    assert done.stdout == "no runs\n"
+    assert done.stderr == "[] 0\n", "and no table has a mapper"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"]])

@@ -12,7 +12,7 @@ from flowengine import workflow
 from flowengine.assembly.embedded import Embedded
 from flowengine.assembly.launcher import EngineLauncher
 from flowengine.authoring import StartOptions
-from flowengine.engine.child_runs import child_run_id
+from flowengine.engine.results import child_run_id
 from flowengine.errors import RunFailed
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.settings import Settings
