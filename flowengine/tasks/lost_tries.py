@@ -16,7 +16,7 @@ from celery.worker.state import task_ready
 
 from flowengine.authoring import event_facet_named
 from flowengine.store.recovery_queries import HeldTask
-from flowengine.worker.heartbeat import TryEnd
+from flowengine.worker.pool_children import TryEnd
 
 
 def send_end(held: HeldTask, end: TryEnd) -> None:

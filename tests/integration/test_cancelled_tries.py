@@ -22,7 +22,8 @@ from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
 from flowengine.worker import TaskWorker, lost_leases
 from flowengine.worker.cancel_token import CancelToken
-from flowengine.worker.heartbeat import PoolChildren, server_of
+from flowengine.worker.heartbeat import server_of
+from flowengine.worker.pool_children import PoolChildren
 from tests.integration.engines import opened
 
 SECONDS = 20

@@ -21,7 +21,8 @@ from flowengine.library.processes import Command, execute
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
-from flowengine.worker.heartbeat import PoolChildren, server_of
+from flowengine.worker.heartbeat import server_of
+from flowengine.worker.pool_children import PoolChildren
 from tests.fork_server import context
 from tests.registries import empty_registry
 
