@@ -25,6 +25,8 @@ KeyTaken: Final = IntegrityError  #: another transaction has inserted a row with
 _OPERATIONAL = (OperationalError, InterfaceError, TimeoutError)
 _REPEATABLE = frozenset({"40001", "40P01"})  #: SQLSTATEs of PostgreSQL: serialization, deadlock
 
+_LOCKED = "55P03"  #: within the `lock_timeout`
+
 
 def is_outage(problem: BaseException) -> bool:
     """Whether the database is unreachable at the moment, not the statement faulty."""
@@ -45,6 +47,12 @@ def is_deadlock(problem: BaseException) -> bool:
     """Whether another transaction was preferred to this one: repeated at once, it may succeed."""
     state = getattr(getattr(problem, "orig", None), "sqlstate", None)
     return state in _REPEATABLE
+
+
+def is_locked(problem: BaseException) -> bool:
+    """Whether others had locked what the statement needs, or it gave way to them."""
+    state = getattr(getattr(problem, "orig", None), "sqlstate", None)
+    return state == _LOCKED or state in _REPEATABLE
 
 
 def is_connection_lost(problem: BaseException) -> bool:

@@ -10,6 +10,7 @@ from sqlalchemy import Dialect
 from flowengine.errors import StoreError
 from flowengine.store.migrations import HEAD, KNOWN
 from flowengine.store.schema_upgrade import (
+    LOCK_TIMEOUT,
     alembic_config,
     create_statements,
     record_lowest,
@@ -37,6 +38,8 @@ def upgrade_sql(dialect: Dialect, before: str, schema: str = "") -> str:
             f"database of revision {before} with `flowengine db upgrade`"
         )
     head = [f"-- flowengine: schema {before or 'none'} to {HEAD}", "BEGIN;"]
+    if before and dialect.name == "postgresql":
+        head.append(f"{LOCK_TIMEOUT};")
     if schema:
         head += [
             f'CREATE SCHEMA IF NOT EXISTS "{schema}";',

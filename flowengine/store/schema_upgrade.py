@@ -7,18 +7,22 @@ database create one schema, and a killed process leaves none.
 from __future__ import annotations
 
 import atexit
+import random
 import threading
+import time
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from sqlalchemy import Connection, Dialect, text
 from sqlalchemy.engine.mock import MockConnection
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import ExecutableDDLElement
 
-from flowengine.errors import DatabaseTooNew, DatabaseTooOld
+from flowengine.errors import DatabaseTooNew, DatabaseTooOld, StoreError
 from flowengine.store.agent_tables import keys_made_last
 from flowengine.store.database import Database
+from flowengine.store.failures import is_locked
 from flowengine.store.migrations import HEAD, KNOWN, LOWEST, VERSION_TABLE
 from flowengine.store.tables import metadata
 
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
     from flowengine.store.sqlite.database import SqliteDatabase
 
 _LOCK = 0x666C6F77  # "flow"
+#: Shorter than PostgreSQL's `deadlock_timeout`: of a worker and an upgrade that wait for each
+#: other the upgrade gives way, and all that wait behind it go on soon.
+LOCK_TIMEOUT = "SET LOCAL lock_timeout = '800ms'"
+_MOST_TRIES = 60
 _HAS_VERSION = {
     "postgresql": f"SELECT to_regclass('{VERSION_TABLE}')",
     "sqlite": f"SELECT 1 FROM sqlite_master WHERE name = '{VERSION_TABLE}'",
@@ -111,8 +119,20 @@ def upgrade_schema(database: Database) -> tuple[str, str]:
     is_in_memory = not database.has_server and database.file is None
     if is_in_memory and _copy_first_into(cast("SqliteDatabase", database)):
         return "", HEAD
-    before = _upgrade(database)
-    return before, HEAD if not before or before in KNOWN else before
+    for number in range(_MOST_TRIES):
+        if number:
+            time.sleep(random.uniform(0.2, 1.0))
+        try:
+            before = _upgrade(database)
+        except OperationalError as problem:
+            if not is_locked(problem):
+                raise
+            continue
+        return before, HEAD if not before or before in KNOWN else before
+    raise StoreError(
+        f"the schema of {database.name} cannot be upgraded: other transactions have locked its "
+        "tables; nothing was changed: end long transactions (pg_stat_activity), and try again"
+    )
 
 
 def _upgrade(database: Database) -> str:
@@ -136,6 +156,8 @@ def _upgrade(database: Database) -> str:
                 connection.exec_driver_sql(statement)
             _stamp(connection)
         else:
+            if database.has_server:
+                connection.exec_driver_sql(LOCK_TIMEOUT)
             migrate(connection)
         connection.exec_driver_sql(record_lowest())
     return before

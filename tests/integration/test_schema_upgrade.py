@@ -413,6 +413,29 @@ def test_an_upgrade_records_the_oldest_code_that_can_go_on(database: Database) -
     assert upgrade_schema(database) == (HEAD, HEAD)
 
 
+def test_postgres_an_upgrade_gives_way_to_transactions_that_work_with_the_tables(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits in no queue for long, and is made when they have ended."""
+    url = postgres.new_database()
+    database, other = Database(url), Database(url)
+    with database.write() as session:
+        snapshots.migrate_to(session.connection, KNOWN[-2])
+    monkeypatch.setattr("flowengine.store.schema_upgrade.random.uniform", lambda *_: 0.0)
+    monkeypatch.setattr("flowengine.store.schema_upgrade._MOST_TRIES", 2)
+    with other.write() as session:
+        tables = ", ".join(inspect(session.connection).get_table_names())
+        session.connection.execute(text(f"LOCK TABLE {tables} IN ROW EXCLUSIVE MODE"))
+        with pytest.raises(StoreError, match="other transactions have locked its tables"):
+            upgrade_schema(database)
+    with database.read() as session:
+        assert revision_of(session.connection) == KNOWN[-2]
+    assert upgrade_schema(database) == (KNOWN[-2], HEAD)
+    database.close()
+    other.close()
+    postgres.drop_database(url)
+
+
 @pytest.mark.parametrize("before", ["", "0011", "0020", KNOWN[-2]])
 def test_the_printed_sql_makes_the_schema_of_the_upgrade(database: Database, before: str) -> None:
     if before:
