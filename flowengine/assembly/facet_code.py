@@ -3,7 +3,8 @@
 Workers of one database run each other's runs: two apps that have different facets of one name
 would execute each other's. A worker stores where the code of its facets is, and looks when it
 starts at those of the other apps that live. Workers of one app are never compared: a deploy changes
-the code of its facets, and old and new workers run side by side.
+the code of its facets, and old and new workers run side by side. Nor is one refused for its app's
+workers on another broker, to which the app may be moving: that is a warning.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,20 +93,14 @@ class FacetCodeCheck:
             is_earlier = (other.start_time, other.uuid) < (server.start_time, server.uuid)
             if is_earlier and now - other.ping_time <= self._timeout and other.uuid in stored:
                 conflicts = list(_conflicts(server, own, other, stored[other.uuid]))
-                if conflicts:
-                    self._log(other, conflicts)
+                if conflicts and server.app != other.app:
+                    self._refuse(other, conflicts)
                     return True
+                if conflicts:
+                    self._warn(other, conflicts)
         return False
 
-    def _log(
-        self, other: ServerDefinition, conflicts: list[tuple[str, FacetCode, FacetCode]]
-    ) -> None:
-        several = "; ".join(
-            f"{name!r} is at {own.place} here, and at {theirs.place} there"
-            for name, own, theirs in conflicts[:_SHOWN]
-        )
-        if len(conflicts) > _SHOWN:
-            several += f"; and {len(conflicts) - _SHOWN} more"
+    def _refuse(self, other: ServerDefinition, conflicts: Sequence[_Conflict]) -> None:
         log.error(
             "worker %s of app %r is refused: worker %s of app %r is on the same database and has "
             "other code for facets of the same names (%s). Each would execute the runs of the "
@@ -114,9 +109,33 @@ class FacetCodeCheck:
             self._server.app,
             other.server_name,
             other.app,
-            several,
+            _shown(conflicts),
             extra={"action": "facet_refused"},
         )
+
+    def _warn(self, other: ServerDefinition, conflicts: Sequence[_Conflict]) -> None:
+        log.warning(
+            "worker %s of app %r has another broker than worker %s on the same database, and other "
+            "code for facets of the same names (%s). Each executes the runs of the other: right if "
+            "the app moves to another broker; two apps need different names, and are refused then",
+            self._server.server_name,
+            self._server.app,
+            other.server_name,
+            _shown(conflicts),
+            extra={"action": "facet_differs"},
+        )
+
+
+_Conflict = tuple[str, FacetCode, FacetCode]
+
+
+def _shown(conflicts: Sequence[_Conflict]) -> str:
+    shown = "; ".join(
+        f"{name!r} is at {own.place} here, and at {theirs.place} there"
+        for name, own, theirs in conflicts[:_SHOWN]
+    )
+    more = len(conflicts) - _SHOWN
+    return f"{shown}; and {more} more" if more > 0 else shown
 
 
 def _conflicts(
@@ -124,7 +143,7 @@ def _conflicts(
     own: Mapping[str, FacetCode],
     other: ServerDefinition,
     stored: Mapping[str, Any],
-) -> Iterator[tuple[str, FacetCode, FacetCode]]:
+) -> Iterator[_Conflict]:
     """Return the facets of which both have different ones, with both places."""
     has_own_broker = server.broker != other.broker
     if server.app == other.app and not has_own_broker:
@@ -132,8 +151,6 @@ def _conflicts(
     for name, code in own.items():
         if name in stored:
             theirs = FacetCode(*stored[name])
-            if server.app == other.app and (code.module, code.name) == (theirs.module, theirs.name):
-                continue  # the app changes its broker
             if code.is_other(theirs, has_own_broker=has_own_broker):
                 yield name, code, theirs
 

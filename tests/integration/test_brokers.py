@@ -157,11 +157,17 @@ def test_different_facets_are_told_from_versions_of_one(
         ("lab", "bbb", 0, True),
         ("lab", "bbb", 60, False),  # without a heartbeat: it is dead
         ("shop", "aaa", 0, False),  # the same app: a deploy
+        ("shop", "bbb", 0, False),  # it moves to another broker: a warning
         ("lab", "", 0, True),
     ],
 )
 def test_a_worker_is_compared_with_the_living_workers_of_other_apps(
-    flow: Flow, app: str, broker: str, seconds: int, is_refused: bool
+    flow: Flow,
+    caplog: pytest.LogCaptureFixture,
+    app: str,
+    broker: str,
+    seconds: int,
+    is_refused: bool,
 ) -> None:
     earlier = server(flow, "earlier", broker, app=app)
     with flow.engine.database.write() as session:
@@ -170,4 +176,7 @@ def test_a_worker_is_compared_with_the_living_workers_of_other_apps(
     own = server(flow, "own", "aaa", app="shop")
     check = FacetCodeCheck(own, timeout=30)
     assert check.is_refused(flow.engine) is is_refused
+    actions = [record.__dict__.get("action") for record in caplog.records]
+    assert ("facet_refused" in actions) is is_refused
+    assert ("facet_differs" in actions) is ((app, broker) == ("shop", "bbb"))
     assert not check.is_refused(flow.engine), "it looks once"
