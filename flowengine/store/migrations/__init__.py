@@ -11,8 +11,8 @@ KNOWN = (
     *("0012", "0013", "0014", "0015", "0016", "0017", "0018", "0019", "0020", "0021"),
     *("0022", "0023", "0024", "0025", "0028", "0026"),
 )
-#: The oldest code, by its `HEAD`, that can work with the schema of this one. A migration that only
-#: adds leaves it as it is, and workers of that code go on beside the new ones. A migration that
-#: takes away raises it to the revision whose code did without: in a new minor version only.
+#: The oldest code that can work with this schema, by the largest number in its `KNOWN`. A migration
+#: that only adds leaves it as it is: workers of that code go on beside the new ones. A migration
+#: that takes away raises it to that of the code which did without: in a new minor version only.
 LOWEST = "0025"
 VERSION_TABLE = "flowengine_alembic_version"
