@@ -60,9 +60,9 @@ def test_old_workers_and_their_replaced_children_go_on_beside_a_schema_that_has_
     make_fleet: MakeFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet = fleet_of_two(make_fleet)
-    runs = start_mixed(fleet, 12)
+    runs = start_mixed(fleet, 8)
     handles = [fleet.engine.run(run_id) for run_id in runs]
-    until(lambda: ended(fleet.engine, handles) >= 2, "the first of the runs")
+    until(lambda: ended(fleet.engine, handles) >= 2, "the first of the runs", seconds=120)
     upgrade_by_newer(
         *(fleet, monkeypatch, NEWER, migrations.HEAD),
         "ALTER TABLE flowengine_run ADD COLUMN later TEXT",
@@ -77,7 +77,7 @@ def test_old_workers_and_their_replaced_children_go_on_beside_a_schema_that_has_
     second.kill()
     second.start(wait=False)  # old code, which has never seen this schema
     until(lambda: len(set(first.children()) - before) >= len(before), "new pool children")
-    runs |= start_mixed(fleet, 4)  # a client that was there before
+    runs |= start_mixed(fleet, 2)  # a client that was there before
     app, engine = client_of(fleet.environment)  # and one that starts now
     runs[engine.start(graphs.mixed.program(), graphs.mixed.name, {"n": 5}).id] = graphs.expected(5)
     engine.close()
