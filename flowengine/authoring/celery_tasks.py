@@ -38,16 +38,6 @@ class AdaptedTask:
         """Return everything of the task that a step cannot carry over."""
         return task_findings(self.task, self.given)
 
-    @property
-    def may_retry(self) -> bool:
-        """Whether its code can call `self.retry()`, or Celery calls it."""
-        task = self.task
-        if getattr(task, "autoretry_for", None):
-            return True
-        run = inspect.unwrap(task.run)
-        code = getattr(getattr(run, "__func__", run), "__code__", None)
-        return inspect.ismethod(task.run) or (code is not None and "retry" in code.co_names)
-
     def is_final(self, problem: BaseException) -> bool:
         """Whether an error is not worth another try. A retry that the task asks for is no error."""
         retries = tuple(getattr(self.task, "autoretry_for", None) or ())
@@ -84,8 +74,7 @@ def adapted_task(
         options["task_list"] = task.queue
     if getattr(task, "time_limit", None):
         options["timeout"] = task.time_limit
-    if adapted.may_retry:
-        options["retry"] = _retry_policy(task)
+    options["retry"] = _retry_policy(task)
     if rate := _rate(task):
         options["rate"] = rate
     if (on_loss := _on_loss(task)) is not None:
@@ -137,10 +126,16 @@ def _rate(task: Any) -> Rate | None:
     if not limit:
         return None
     number, _, period = str(limit).partition("/")
-    count, per = float(number), _PERIODS[period or "s"]
-    if not count:  # Celery: no limit
+    try:
+        count, per = float(number), _PERIODS[period or "s"]
+    except (ValueError, KeyError):
+        raise AuthoringError(
+            f"task {task.name!r}: rate_limit={limit!r} is no rate of Celery; write it as '10/s', "
+            "'10/m' or '10/h', or pass rate=Rate(…)"
+        ) from None
+    if count <= 0:  # Celery: no limit
         return None
-    if count < 1:
+    if not count.is_integer():
         count, per = 1, per / count
     elif count > MAX_RATE_COUNT:
         count, per = MAX_RATE_COUNT, per * MAX_RATE_COUNT / count

@@ -83,7 +83,8 @@ class EventFacetDecorator(_Decorator):
         if adapted is not None:
             event.celery_task, event.is_final = adapted, adapted.is_final
             event.takes_failure = is_errback(fn)
-            event.expected = tuple(getattr(fn, "throws", None) or ())
+            expected = getattr(fn, "throws", None) or ()
+            event.expected = (expected,) if isinstance(expected, type) else tuple(expected)
         breaker = options.get("breaker")
         event.breaker = Breaker(breaker) if isinstance(breaker, str) else breaker
         event.failure_level = LOG_LEVELS[options.get("log_failures", "warning")]

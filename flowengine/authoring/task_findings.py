@@ -104,7 +104,9 @@ def _of_retry(task: Any, call: ast.Call) -> Iterator[str]:
         if word.arg == "throw" and value is not True:
             yield "self.retry(throw=False) retries only if the Retry that it returns is raised"
         most = task.max_retries
+        is_own = isinstance(word.value, ast.Attribute) and word.value.attr == "max_retries"
         is_more = not isinstance(value, int) or (most is not None and value > most)
+        is_more = is_more and value is not None and not is_own
         if word.arg == "max_retries" and most is not None and is_more:
             yield (
                 f"max_retries of the call ends at max_retries={most} of the task: set the larger "

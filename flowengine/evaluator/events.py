@@ -218,11 +218,11 @@ def after_failure(
             return GiveUp("no further try: the facet has no retry=Retry(attempts=…)")
         is_retried = policy.attempts > 1
         return GiveUp(f"failed {try_number} of {policy.attempts} tries" if is_retried else "")
-    wait = _wait(policy, try_number, step_id) if demanded is None else float(demanded)
+    wait = wait_before(policy, try_number, step_id) if demanded is None else float(demanded)
     return TryAgain(try_number + 1, losses, now + round(min(wait, LONGEST_SECONDS) * 1000))
 
 
-def _wait(policy: RetryPolicy, try_number: int, step_id: str) -> float:
+def wait_before(policy: RetryPolicy, try_number: int, step_id: str) -> float:
     """Return the seconds before the next try."""
     try:
         growth = float(policy.factor) ** (try_number - 1)

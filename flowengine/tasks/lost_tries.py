@@ -5,12 +5,15 @@ The sender is the task that the child was running, and not the message that woke
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import signals
 from celery.app.task import Context
+from celery.exceptions import Ignore, Reject, Retry
 from celery.worker.request import Request
 from celery.worker.state import task_ready
 
@@ -35,16 +38,24 @@ def send_end(held: HeldTask, end: TryEnd) -> None:
     problem: Exception = WorkerLostError(f"pool child {held.pid} died in {held.step_path}")
     if end is TryEnd.TIMED_OUT:
         problem = TimeLimitExceeded((held.timeout_ms or 0) / 1000)
-    try:
-        raise problem
-    except type(problem):
-        found = ExceptionInfo()
+    send_failure(task, held.step_id, problem)
+
+
+def send_failure(
+    task: Any,
+    step_id: str,
+    problem: BaseException,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Send `task_failure` for a try that Celery's tracer has not seen the end of."""
+    found = ExceptionInfo((type(problem), problem, problem.__traceback__))
     signals.task_failure.send(
         sender=task,
-        task_id=held.step_id,
+        task_id=step_id,
         exception=problem,
-        args=(),
-        kwargs={},
+        args=args,
+        kwargs=dict(kwargs),
         traceback=problem.__traceback__,
         einfo=found,
     )
@@ -58,10 +69,10 @@ class WakeupRequest(Request):  # type: ignore[misc]
 
     def on_failure(self, exc_info: Any, *args: Any, **options: Any) -> Any:
         problem = getattr(exc_info.exception, "exc", exc_info.exception)
-        if isinstance(problem, WorkerLostError | SystemExit | KeyboardInterrupt):
-            task_ready(self)
-            return None
-        return super().on_failure(exc_info, *args, **options)
+        if isinstance(problem, Ignore | Reject | Retry | MemoryError):
+            return super().on_failure(exc_info, *args, **options)
+        task_ready(self)
+        return None
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         if soft:

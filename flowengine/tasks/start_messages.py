@@ -69,19 +69,19 @@ class StartMessages:
 
     def as_task(self, workflow: str, task: Any, *args: Any, **kwargs: Any) -> str:
         """Start a workflow with the arguments of a task of its name, and return the run's id."""
+        found = workflow_named(workflow)
+        assert found is not None
+        inputs, problems = found.definition.signature.bound(args, kwargs)
         request = task.request
         if parts := [name for name in _CANVAS if getattr(request, name, None)]:
             raise self._refused(
                 workflow,
-                kwargs,
+                inputs,
                 f"the message is part of a canvas ({', '.join(parts)}), which would go on before "
                 "the run has ended; start the workflow, and let it make the other steps",
             )
-        found = workflow_named(workflow)
-        assert found is not None
-        inputs, problems = found.definition.signature.bound(args, kwargs)
         if problems:
-            raise self._refused(workflow, kwargs, "; ".join(problems))
+            raise self._refused(workflow, inputs, "; ".join(problems))
         return self._start(task, workflow, inputs, None, "return")
 
     def _start(

@@ -8,13 +8,11 @@ try, and the step waits for the countdown.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
 import logging
 import socket
 import threading
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from types import TracebackType
@@ -31,10 +29,12 @@ from flowengine.authoring import event_facet_named
 from flowengine.authoring.celery_tasks import AdaptedTask, set_task_runner
 from flowengine.engine.handles import executing
 from flowengine.errors import DoesNotFit, GiveUp, RetryAfter, ValueRefused
+from flowengine.program.event_options import RetryPolicy
+from flowengine.tasks.lost_tries import send_failure
 from flowengine.tasks.soft_limit import SoftLimit
+from flowengine.tasks.task_methods import STEP, StepCall, patch_task_methods, step_call
 from flowengine.worker.step_context import NotInAStep, StepContext, current_step
 
-_STEP = "flowengine_step"  #: the attribute of a request that belongs to a step
 _OURS = ("celery.", "billiard.", "sentry_sdk.")  #: callers of the code, left out of tracebacks
 _REJECTED = 1.0  #: seconds until a try after ``Reject(requeue=True)``
 _lock = threading.Lock()
@@ -44,6 +44,7 @@ _calls: dict[AdaptedTask, _Call] = {}
 def offer_task_steps() -> None:
     """Have steps that are Celery tasks called so in this process. Idempotent."""
     set_task_runner(run_task)
+    patch_task_methods()
     logger = logging.getLogger("celery.app.trace")
     if _no_results not in logger.filters:
         logger.addFilter(_no_results)
@@ -58,23 +59,37 @@ def run_task(adapted: AdaptedTask, args: tuple[Any, ...], kwargs: dict[str, Any]
     facet = event_facet_named(step.facet)
     if facet is None or facet.celery_task is not adapted or _is_called(adapted.task, step):
         return adapted.task.run(*args, **kwargs)
-    with _lock:
-        call = _calls.setdefault(adapted, _Call(adapted))
-    return call.run(step, args, kwargs)
+    call = _calls.get(adapted)
+    if call is None:
+        with _lock:
+            call = _calls.setdefault(adapted, _Call(adapted))
+    return call.run(step, facet.definition.given.retry, args, kwargs)
 
 
 def _is_called(task: Any, step: StepContext) -> bool:
     """Whether the try is inside its call already: its code calls itself as plain Python."""
-    return getattr(task.request, _STEP, None) == step.path
+    call = step_call(task.request)
+    return call is not None and call.path == step.path
 
 
 class _StepInfo(trace.TraceInfo):  # type: ignore[misc]
     """Sends signals and calls hooks of a failed try, without the result backend.
 
-    The engine logs failed tries and failed runs itself.
+    The policy of the facet decides whether the try is one that is retried, or the failure of the
+    task. The engine logs failed tries and failed runs itself.
     """
 
+    state: str
+    retval: Any
+
     def handle_error_state(self, task: Any, req: Any, **_: Any) -> Any:
+        call = step_call(req)
+        if call is not None and self.state == FAILURE and call.retries(self.retval):
+            self.state, self.retval = RETRY, Retry(exc=self.retval)
+        elif call is not None and self.state == RETRY and not call.has_another_try:
+            error = self.retval.exc
+            self.state = FAILURE
+            self.retval = error if isinstance(error, BaseException) else self.retval
         handle = {RETRY: self.handle_retry, FAILURE: self.handle_failure}[self.state]
         return handle(task, req, store_errors=False, call_errbacks=False)
 
@@ -114,21 +129,28 @@ class _Call:
         self._trace = trace.build_tracer(
             *(task.name, task), app=task.app, hostname=self._hostname, Info=_StepInfo
         )
-        for name, replaced in (
-            ("retry", self._retry),
-            ("replace", self._replace),
-            ("update_state", self._update_state),
-        ):
-            setattr(task, name, _in_steps(task, getattr(task, name), replaced))
 
-    def run(self, step: StepContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        task = self._task
+    def run(
+        self,
+        step: StepContext,
+        policy: RetryPolicy,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        task, step_id = self._task, step.idempotency_key
         args, kwargs = self._as_sent(args, kwargs)
         request = self._request(step)
+        request[STEP] = StepCall(self._adapted, policy, step.path, step_id, step.try_number)
         self._refuse_expired(step, request)
         limit = getattr(task, "soft_time_limit", None)
-        with SoftLimit(float(limit)) if limit else nullcontext():
-            result, info, *_ = self._trace(step.idempotency_key, args, kwargs, request)
+        try:
+            with SoftLimit(float(limit)) if limit else nullcontext():
+                result, info, *_ = self._trace(step_id, args, kwargs, request)
+        except Exception:
+            raise
+        except BaseException as problem:  # Celery leaves it to the end of the process
+            send_failure(task, step_id, problem, args, kwargs)
+            raise
         if info is not None:
             self._raise(info.state, info.retval)
         if isinstance(result, ExceptionInfo):  # an error of a hook
@@ -177,7 +199,6 @@ class _Call:
             "ignore_result": True,
             "is_eager": False,
             "utc": True,
-            _STEP: step.path,
         }
 
     def _refuse_expired(self, step: StepContext, request: dict[str, Any]) -> None:
@@ -210,15 +231,9 @@ class _Call:
 
     def _raise_retry(self, asked: Retry) -> None:
         error = asked.exc if isinstance(asked.exc, BaseException) else None
-        if asked.when is None:  # a policy of the facet decides
+        if asked.when is None:  # the policy of the facet decides
             raise (_shortened(error) if error is not None else asked)
-        when = asked.when
-        if isinstance(when, datetime):
-            now = (
-                datetime.now(when.tzinfo) if when.tzinfo else datetime.now(UTC).replace(tzinfo=None)
-            )
-            when = (when - now).total_seconds()
-        seconds = max(0.0, float(when))
+        seconds = max(0.0, _seconds_until(asked.when))
         if error is None:
             raise RetryAfter(seconds, asked.message or f"{self._task.name} asks for a retry")
         raise RetryAfter(seconds) from _shortened(error)
@@ -234,76 +249,6 @@ class _Call:
                 return result
         return None
 
-    # --- called by the code of the task ---
-
-    def _retry(
-        self,
-        args: Any = None,
-        kwargs: Any = None,
-        exc: BaseException | None = None,
-        throw: bool = True,
-        eta: datetime | None = None,
-        countdown: float | None = None,
-        max_retries: int | None = None,
-        **options: Any,
-    ) -> Retry:
-        """Ask for another try of the step."""
-        task, request = self._task, self._task.request
-        others = [*options, *(n for n, v in (("args", args), ("kwargs", kwargs)) if v is not None)]
-        if others:
-            raise GiveUp(
-                f"{task.name} called self.retry({', '.join(f'{name}=…' for name in others)}): "
-                "another try of a step has the arguments and the queue of the first one; let the "
-                "workflow decide on others"
-            )
-        most = task.max_retries if max_retries is None else max_retries
-        if most is not None and request.retries + 1 > most:
-            if exc is not None:
-                raise exc
-            raise task.MaxRetriesExceededError(
-                f"Can't retry {task.name}[{request.id}]: tried {request.retries + 1} times",
-                task_args=request.args,
-                task_kwargs=request.kwargs,
-            )
-        when: datetime | float | None = eta or countdown
-        if self._adapted.has_own_policy and _is_automatic(task, exc):
-            when = None
-        elif when is None and not self._adapted.has_own_policy:
-            when = task.default_retry_delay
-        asked = Retry(exc=exc, when=when)
-        if throw:
-            raise asked
-        return asked
-
-    def _replace(self, *_: Any, **__: Any) -> None:
-        raise GiveUp(
-            f"{self._task.name} called self.replace, and nothing was published: a step is replaced "
-            "by a workflow; return its call, as in `return flow.call(…)`"
-        )
-
-    def _update_state(
-        self, task_id: Any = None, state: Any = None, meta: Any = None, **_: Any
-    ) -> None:
-        """Show the state as the progress of the try."""
-        progress = state if meta is None else meta
-        try:
-            current_step().heartbeat(progress)
-        except ValueRefused:
-            current_step().heartbeat()
-
-
-def _in_steps(
-    task: Any, otherwise: Callable[..., Any], in_step: Callable[..., Any]
-) -> Callable[..., Any]:
-    """Return a method of a task that is another one while the task is called for a step."""
-
-    @functools.wraps(otherwise)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        is_step = getattr(task.request, _STEP, None) is not None
-        return (in_step if is_step else otherwise)(*args, **kwargs)
-
-    return method
-
 
 def _seconds_until(when: datetime | float) -> float:
     if not isinstance(when, datetime):
@@ -311,12 +256,6 @@ def _seconds_until(when: datetime | float) -> float:
     # As Celery: an eta without a time zone is in UTC.
     at = when if when.tzinfo else when.replace(tzinfo=UTC)
     return (at - datetime.now(UTC)).total_seconds()
-
-
-def _is_automatic(task: Any, exc: BaseException | None) -> bool:
-    """Whether Celery asks for the retry, with a countdown of the options and not of the code."""
-    retries = tuple(getattr(task, "autoretry_for", None) or ())
-    return bool(getattr(task, "retry_backoff", False)) and isinstance(exc, retries)
 
 
 def _shortened(problem: BaseException) -> BaseException:

@@ -407,6 +407,173 @@ def test_a_soft_limit_is_raised_in_the_code_of_the_task() -> None:
         assert run(flow, charge) == "refunded"
 
 
+def test_a_soft_limit_that_meets_a_heartbeat_is_raised_in_the_code_of_the_task() -> None:
+    import time
+
+    @task(bind=True, soft_time_limit=0.05)
+    def charge(self: Any) -> str:
+        ends = time.monotonic() + 30
+        try:
+            while time.monotonic() < ends:
+                self.update_state(meta={"at": time.monotonic()})
+        except SoftTimeLimitExceeded:
+            return "refunded"
+        return "the limit was lost"
+
+    with Flow() as flow:
+        for _ in range(20):
+            assert run(flow, charge) == "refunded"
+
+
+def test_methods_of_tasks_are_replaced_once_however_many_tries_there_are() -> None:
+    @task(bind=True)
+    def charge(self: Any) -> int:
+        return 1
+
+    with Flow() as flow:
+        for _ in range(30):
+            assert run(flow, charge) == 1
+    assert not hasattr(Task.retry.__wrapped__, "__wrapped__")
+    assert "retry" not in vars(charge)
+
+
+def test_a_retry_of_a_base_class_is_called() -> None:
+    class Patient(Task):  # type: ignore[misc]
+        def retry(self, *args: Any, **kwargs: Any) -> Any:
+            return super().retry(*args, **{**kwargs, "countdown": 7})
+
+    @task(base=Patient, bind=True)
+    def charge(self: Any) -> str:
+        return "paid" if self.request.retries else self.retry()
+
+    with Flow() as flow:
+        before = flow.clock.now
+        assert run(flow, charge) == "paid"
+        assert flow.clock.now - before == 7_000
+
+
+def test_two_facets_of_one_task_have_their_own_policies() -> None:
+    from flowengine import Retry
+
+    @task(bind=True, default_retry_delay=180)
+    def charge(self: Any) -> str:
+        return "paid" if self.request.retries else self.retry(exc=Bank("busy"))
+
+    with Flow() as flow:
+        for _ in range(2):
+            for options, wait in (
+                ({"name": "steps.quick", "retry": Retry(attempts=3, first_wait=5)}, 5_000),
+                ({"name": "steps.slow"}, 180_000),
+            ):
+                before = flow.clock.now
+                assert run(flow, charge, **options) == "paid"
+                assert flow.clock.now - before == wait
+
+
+def test_a_failure_that_the_policy_of_the_facet_retries_is_told_as_a_retry() -> None:
+    from flowengine import Retry
+
+    @task(base=Hooked)
+    def charge() -> str:
+        SEEN.append("try")
+        if SEEN.count("try") < 2:
+            raise Bank("busy")
+        return "paid"
+
+    with Flow() as flow, heard() as found:
+        assert run(flow, charge, retry=Retry(attempts=3, first_wait=1)) == "paid"
+    assert [name for name, _ in found if name in ("task_retry", "task_failure")] == ["task_retry"]
+    assert ("retry", "Bank('busy')") in SEEN
+    assert not [one for one in SEEN if one[0] == "failure"]
+
+
+def test_a_retry_that_the_policy_of_the_facet_does_not_grant_is_told_as_a_failure() -> None:
+    from flowengine import Retry
+
+    @task(base=Hooked, autoretry_for=(Bank,), max_retries=10)
+    def charge() -> None:
+        raise Bank("closed")
+
+    with Flow() as flow, heard() as found, pytest.raises(RunFailed, match="Bank: closed"):
+        run(flow, charge, retry=Retry(attempts=2, first_wait=1))
+    ends = [name for name, _ in found if name in ("task_retry", "task_failure")]
+    assert ends == ["task_retry", "task_failure"]
+    assert ("failure", "Bank('closed')") in SEEN
+
+
+def test_self_retry_of_another_error_than_autoretry_is_a_retry_with_an_own_policy() -> None:
+    from flowengine import Retry
+
+    @task(bind=True, autoretry_for=(Bank,))
+    def charge(self: Any) -> str:
+        return "paid" if self.request.retries else self.retry(exc=ValueError("odd"))
+
+    with Flow() as flow:
+        before = flow.clock.now
+        assert run(flow, charge, retry=Retry(attempts=3, first_wait=4)) == "paid"
+        assert flow.clock.now - before == 4_000
+
+
+def test_an_exception_that_ends_the_process_is_a_failure_of_the_task() -> None:
+    @task
+    def leave() -> None:
+        raise SystemExit(3)
+
+    with Flow() as flow, heard() as found, pytest.raises(SystemExit):
+        run(flow, leave)
+    assert ("task_failure", leave.name) in found
+
+
+def test_a_helper_of_a_task_may_ask_for_a_retry() -> None:
+    from celery import current_task
+
+    def ask_bank() -> str:
+        return "paid" if current_task.request.retries else current_task.retry(countdown=1)
+
+    @task
+    def charge() -> str:
+        return ask_bank()
+
+    with Flow() as flow:
+        assert run(flow, charge) == "paid"
+
+
+@pytest.mark.parametrize(
+    ("limit", "rate"),
+    [
+        ("10/m", (10, 60.0)),
+        (5, (5, 1.0)),
+        ("0.5/s", (1, 2.0)),
+        ("1.5/m", (1, 40.0)),
+        ("20000/m", (10_000, 30.0)),
+        ("0", None),
+    ],
+)
+def test_rate_limits_of_celery_are_rates(limit: Any, rate: tuple[int, float] | None) -> None:
+    @task(rate_limit=limit)
+    def charge() -> None: ...
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CeleryTaskWarning)
+        found = event_facet(charge).options.rate
+    assert found == (() if rate is None else (Rate(charge.name, *rate),))
+
+
+def test_a_rate_limit_that_celery_has_not_is_refused_with_the_task() -> None:
+    @task(rate_limit="10/d")
+    def charge() -> None: ...
+
+    with pytest.raises(AuthoringError, match=r"rate_limit='10/d' is no rate of Celery"):
+        event_facet(charge)
+
+
+def test_a_single_class_of_expected_errors_is_taken() -> None:
+    @task(throws=Bank)
+    def charge() -> None: ...
+
+    assert event_facet(charge).expected == (Bank,)
+
+
 # --- findings ---
 
 
@@ -436,7 +603,10 @@ def test_everything_that_is_lost_is_an_error_with_strict() -> None:
         event_facet(strict=True)(careless)
 
     @task(bind=True, autoretry_for=(Bank,), max_retries=2)
-    def sound(self: Any) -> str:
+    def sound(self: Any, cents: int) -> str:
+        if cents:
+            self.retry(max_retries=self.max_retries)
+        self.retry(max_retries=None)
         return str(self.request.id)
 
     event_facet(strict=True)(sound)
