@@ -81,6 +81,7 @@ class World:
         self.abandoned: list[TaskDefinition] = []  #: by workers that were killed
         self.seen: Counter[str] = Counter()
         self.over = threading.Event()
+        self._acting = threading.Barrier(3)  #: until the operators have done all their actions
         with self.engine() as engine:
             for number in range(runs):
                 case = case_of(1_000 * seed + number, size=6, failing=3, silent=0)
@@ -93,11 +94,10 @@ class World:
         return opened(self._url, clock=lambda: next(self._clock), settings=settings)
 
     def play(self) -> None:
-        acting = threading.Barrier(3)
-        operators = [self._in_engine(self._operate, n, acting) for n in range(2)]
+        operators = [self._in_engine(self._operate, n) for n in range(2)]
         workers = [self._in_engine(self._work, n) for n in range(2)]
         others = [self._in_engine(self._recover), self._in_engine(self._check)]
-        actors = [*operators, *workers, *others, self._in_engine(self._end, acting)]
+        actors = [*operators, *workers, *others, self._in_engine(self._end)]
         with ThreadPoolExecutor(len(actors)) as pool:
             for future in [pool.submit(actor) for actor in actors]:
                 future.result(TIMEOUT)
@@ -109,11 +109,12 @@ class World:
                     act(engine, *given)
             except BaseException:
                 self.over.set()
+                self._acting.abort()  # the others would wait for one that has failed
                 raise
 
         return acted
 
-    def _operate(self, engine: Engine, number: int, acting: threading.Barrier) -> None:
+    def _operate(self, engine: Engine, number: int) -> None:
         random = Random(f"{number}{self.random.random()}")
         runs = sorted(self.cases)
         kinds = [*[ActionKind.HOLD] * 6, *[ActionKind.RELEASE] * 6, ActionKind.CANCEL]
@@ -121,17 +122,17 @@ class World:
             kind = random.choice(kinds)
             try:
                 if random.random() < 0.1:
-                    engine.act_on_all(kind, labels={"team": random.choice("abcdefgh")})
+                    engine.act_on_all(kind, label={"team": random.choice("abcdefgh")})
                 else:
                     engine.control.act(random.choice(runs), kind, actor=f"token:{number}")
                 self.seen[kind] += 1
             except ActionRefused as refused:
                 self.seen["refused"] += 1
                 assert "ended" in refused.reason or "always" in refused.reason  # noqa: PT017
-        acting.wait(TIMEOUT)
+        self._acting.wait(TIMEOUT)
 
-    def _end(self, engine: Engine, acting: threading.Barrier) -> None:
-        acting.wait(TIMEOUT)
+    def _end(self, engine: Engine) -> None:
+        self._acting.wait(TIMEOUT)
         engine.release_all(actor="schedule:end")
 
         deadline = time.monotonic() + TIMEOUT
