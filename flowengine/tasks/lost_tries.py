@@ -49,7 +49,10 @@ def send_failure(
     kwargs: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Send `task_failure` for a try that Celery's tracer has not seen the end of."""
-    found = ExceptionInfo((type(problem), problem, problem.__traceback__))
+    try:
+        raise problem  # one that was made here has no traceback yet, which its info needs
+    except BaseException as raised:
+        found, problem = ExceptionInfo(), raised
     signals.task_failure.send(
         sender=task,
         task_id=step_id,

@@ -15,7 +15,10 @@ from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, SoftTimeL
 from flowengine import RunFailed, event_facet, workflow
 from flowengine.errors import AuthoringError, CeleryTaskWarning
 from flowengine.program.event_options import Rate
+from flowengine.store.recovery_queries import HeldTask
+from flowengine.tasks.lost_tries import send_end
 from flowengine.testing import Flow
+from flowengine.worker.pool_children import TryEnd
 
 app = Celery("steps", broker="memory://", set_as_current=False)
 SEEN: list[Any] = []
@@ -633,3 +636,30 @@ def test_check_lists_what_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "6 ! self.replace fails the step" in lenient.output
     assert "1 warning" in lenient.output
     assert CliRunner().invoke(main, ["check", "--strict", "lossy_shop"]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "signal", "error"),
+    [
+        (TryEnd.LOST, "task_failure", "WorkerLostError"),
+        (TryEnd.TIMED_OUT, "task_failure", "TimeLimitExceeded"),
+        (TryEnd.CANCELED, "task_revoked", None),
+    ],
+)
+def test_a_try_that_ended_with_its_pool_child_is_told_of_its_task(
+    end: TryEnd, signal: str, error: str | None
+) -> None:
+    @task
+    def charge() -> None: ...
+
+    event_facet(charge)
+    held = HeldTask("t", 1, "r", charge.name, "l", "w.charge", 500, "b", 7, False, "the-step")
+    found: list[Any] = []
+
+    def hear(sender: Any, **told: Any) -> None:
+        given = told.get("exception")
+        found.append((sender.name, given and type(given).__name__, told.get("task_id")))
+
+    getattr(signals, signal).connect(hear)
+    send_end(held, end)
+    assert found == [(charge.name, error, "the-step" if error else None)]
