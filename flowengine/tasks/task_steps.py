@@ -24,6 +24,7 @@ from celery.app import trace
 from celery.app.task import Context
 from celery.exceptions import Ignore, Reject, Retry
 from celery.states import FAILURE, RETRY
+from celery.utils.log import get_logger
 
 from flowengine.authoring import event_facet_named
 from flowengine.authoring.celery_tasks import AdaptedTask, set_task_runner
@@ -45,7 +46,7 @@ def offer_task_steps() -> None:
     """Have steps that are Celery tasks called so in this process. Idempotent."""
     set_task_runner(run_task)
     patch_task_methods()
-    logger = logging.getLogger("celery.app.trace")
+    logger = get_logger("celery.app.trace")
     if _no_results not in logger.filters:
         logger.addFilter(_no_results)
 
