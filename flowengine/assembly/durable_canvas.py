@@ -15,11 +15,12 @@ from flowengine.authoring.current_function import refuse_start
 from flowengine.authoring.locations import user_location
 from flowengine.authoring.scopes import current_scope
 from flowengine.engine import Run
-from flowengine.errors import AuthoringError, CanvasRefused
+from flowengine.errors import AuthoringError, CanvasRefused, Problem
 from flowengine.lazy import lazy
 from flowengine.program import Program
 from flowengine.program.nodes import Json
-from flowengine.tasks.canvas_reader import NOTHING, Given, app_of, read_canvas
+from flowengine.tasks.canvas_depth import depth_problem
+from flowengine.tasks.canvas_reader import NOTHING, CanvasReading, Given, app_of, read_canvas
 from flowengine.tasks.canvas_results import DurableResult, RunResults
 
 
@@ -28,17 +29,17 @@ class DurableCanvas:
 
     def __init__(self, signature: Signature, name: str, given: Given = NOTHING) -> None:
         self._signature, self._name, self._given = signature, name, given
+        if problem := depth_problem(signature):
+            raise CanvasRefused([problem])
         self._app = app_of(signature)
 
     @lazy
-    def _read(self) -> tuple[Workflow[..., Any], dict[str, Json], StartOptions]:
-        now = datetime.datetime.now(datetime.UTC)
-        reading = read_canvas(self._signature, self._app, now, self._given)
+    def _read(self) -> tuple[Workflow[..., Any], dict[str, Json], CanvasReading]:
+        reading = read_canvas(self._signature, self._app, self._given)
         shape, inputs = shape_of(reading.part, reading.problems)
         workflow = workflow_of(shape, tuple(inputs), self._name)
         workflow.program()  # a program that cannot be made is told here, not at a start
-        start = reading.key, reading.priority, reading.expires
-        return workflow, inputs, StartOptions(start[0], start[1], deadline=start[2])
+        return workflow, inputs, reading
 
     @property
     def workflow(self) -> Workflow[..., Any]:
@@ -72,7 +73,7 @@ class DurableCanvas:
         """Start a durable run and return at once.
 
         `key` and `priority` are those of the canvas unless they are given. The other options are
-        those of `Workflow.options`.
+        those of `Workflow.options`. Raises CanvasRefused if the canvas has expired.
         """
         workflow, inputs, own = self._read
         title = workflow.definition.title
@@ -89,7 +90,7 @@ class DurableCanvas:
             connection=connection,
             tenant=tenant,
             if_failed=if_failed,
-            deadline=own.deadline,
+            deadline=_seconds_until(own.expires),
         )
         starter = cast(EngineLauncher, self._launcher())
         run: Run[Any] = starter.start(workflow, inputs, options)
@@ -120,6 +121,23 @@ class DurableCanvas:
 
     def __repr__(self) -> str:
         return f"<durable {self._signature!r}>"
+
+
+def _seconds_until(expires: float | datetime.datetime | None) -> float | None:
+    """Return the seconds from now until a canvas expires; raises CanvasRefused if it has."""
+    if expires is None:
+        return None
+    if isinstance(expires, float):
+        seconds, when = expires, f"{expires:g} seconds after its start"
+    else:
+        seconds = (expires - datetime.datetime.now(datetime.UTC)).total_seconds()
+        when = expires.isoformat()
+    if seconds <= 0:
+        cure = "no run is started: give it a later time, or none"
+        raise CanvasRefused(
+            [Problem("canvas", f"option 'expires': it has expired ({when}), {cure}")]
+        )
+    return seconds
 
 
 def durable(signature: Signature, *, name: str = "") -> DurableCanvas:

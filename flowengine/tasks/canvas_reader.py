@@ -8,6 +8,7 @@ belongs. An option that has no counterpart is a problem, and all of them are col
 from __future__ import annotations
 
 import datetime
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -65,33 +66,30 @@ class CanvasReading:
 
     part: Part
     key: str | None  #: the id that its author gave it
-    expires: float | None  #: seconds from now in which the run must end
+    expires: float | datetime.datetime | None  #: seconds after its start, or the moment
     priority: int
     problems: list[Problem] = field(default_factory=list)
 
 
-def read_canvas(
-    signature: Signature, app: Any, now: datetime.datetime, args: Given = NOTHING
-) -> CanvasReading:
+def read_canvas(signature: Signature, app: Any, args: Given = NOTHING) -> CanvasReading:
     """Read a signature of this app; problems are collected, and never raised.
 
     `args` are further arguments of the tasks with which the canvas begins.
     """
-    reader = _Reader(app, now)
+    reader = _Reader(app)
     signature = signature if args == NOTHING else _given(signature, args)
     options = dict(signature.options)
     key, expires = options.pop("task_id", None), options.pop("expires", None)
-    priority = options.pop("priority", None)
+    priority = reader.priority(options.pop("priority", None))
     part = reader.part(signature, "canvas", own=options, is_last=True)
-    seconds = None if expires is None else max(reader.seconds_until(expires), 0.001)
+    end = reader.end(expires)
     found = key if key is not None else reader.last_id
-    found_priority = run_priority(priority or 0, app)
-    return CanvasReading(part, found, seconds, found_priority, reader.problems)
+    return CanvasReading(part, found, end, priority, reader.problems)
 
 
 class _Reader:
-    def __init__(self, app: Any, now: datetime.datetime) -> None:
-        self._app, self._now = app, now
+    def __init__(self, app: Any) -> None:
+        self._app = app
         self.problems: list[Problem] = []
         self.last_id: str | None = None  #: of the last task, by which Celery names the canvas
 
@@ -146,8 +144,8 @@ class _Reader:
             tuple(signature.args),
             dict(signature.kwargs),
             immutable=bool(signature.immutable),
-            countdown=options.get("countdown"),
-            eta=self._moment(options),
+            countdown=self._countdown(options, place),
+            eta=self._eta(options, place),
             expires=self._expires(options, place),
             links=tuple(self._links(options, place)),
             errbacks=tuple(self._errbacks(options, place)),
@@ -158,6 +156,16 @@ class _Reader:
         if task not in self._app.tasks:
             name = self._app.main or "the app"
             self._refuse(place, f"task {task!r} is not registered on the Celery app {name!r}")
+            return
+        facet = event_facet_named(task)
+        adapted = None if facet is None else facet.celery_task
+        is_made_of_it = adapted and _function(adapted.task) is _function(self._app.tasks[task])
+        if facet is not None and not is_made_of_it:
+            self._refuse(
+                place,
+                f"the event facet {task!r} was not made of the task of that name: give the facet "
+                f"another name, and write `event_facet({task.rpartition('.')[2]})` below the task",
+            )
 
     def _check_options(self, task: str, options: Mapping[str, Any], place: str) -> None:
         short = task.rpartition(".")[2]
@@ -180,14 +188,28 @@ class _Reader:
         name = getattr(queue, "name", queue)
         return facet is not None and facet.definition.options.task_list == name
 
-    def _moment(self, options: Mapping[str, Any]) -> datetime.datetime | None:
+    def _countdown(self, options: Mapping[str, Any], place: str) -> float | None:
+        given = options.get("countdown")
+        try:
+            return None if given is None else float(given)
+        except (TypeError, ValueError):
+            shown = reprlib.repr(given)
+            self._refuse(place, f"option 'countdown' is {shown}: give it a number of seconds")
+            return None
+
+    def _eta(self, options: Mapping[str, Any], place: str) -> datetime.datetime | None:
         if options.get("countdown") is not None or options.get("eta") is None:
             return None  # as in Celery, the countdown is preferred
-        return self._aware(options["eta"])
+        return self._moment(options["eta"], "option 'eta'", place)
 
-    def _aware(self, moment: Any) -> datetime.datetime:
-        parsed = maybe_make_aware(maybe_iso8601(moment), self._app.timezone)
-        found: datetime.datetime = parsed.astimezone(datetime.UTC)
+    def _moment(self, given: Any, what: str, place: str) -> datetime.datetime | None:
+        try:
+            parsed = maybe_make_aware(maybe_iso8601(given), self._app.timezone)
+            found: datetime.datetime = parsed.astimezone(datetime.UTC)
+        except (TypeError, ValueError, OverflowError):
+            cure = "give it a datetime, or its text as '2031-05-01T12:00:00+00:00'"
+            self._refuse(place, f"{what} is {reprlib.repr(given)}, which is no moment: {cure}")
+            return None
         return found
 
     def _expires(self, options: Mapping[str, Any], place: str) -> float | None:
@@ -199,13 +221,23 @@ class _Reader:
         self._refuse(place, f"option 'expires': {_CURES['expires']}")
         return None
 
-    def seconds_until(self, expires: Any) -> float:
-        """Return the seconds from now until a canvas expires."""
-        if isinstance(expires, int | float):
+    def end(self, expires: Any) -> float | datetime.datetime | None:
+        """Return when a canvas expires: seconds after its start, or the moment."""
+        if expires is None:
+            return None
+        if isinstance(expires, int | float) and not isinstance(expires, bool):
             return float(expires)
         if isinstance(expires, datetime.timedelta):
             return expires.total_seconds()
-        return (self._aware(expires) - self._now).total_seconds()
+        return self._moment(expires, "option 'expires'", "canvas")
+
+    def priority(self, given: Any) -> int:
+        """Return the priority of the run of a canvas."""
+        if given is None or isinstance(given, int):
+            return run_priority(given or 0, self._app)
+        shown = reprlib.repr(given)
+        self._refuse("canvas", f"option 'priority' is {shown}: give it a whole number")
+        return 0
 
     def _links(self, options: Mapping[str, Any], place: str) -> Iterator[Part]:
         for number, link in enumerate(maybe_list(options.get("link")) or ()):
@@ -311,6 +343,12 @@ class _Reader:
 
     def _refuse(self, place: str, what: str) -> None:
         self.problems.append(Problem(place, what))
+
+
+def _function(task: Any) -> Any:
+    """Return the code of a task: a shared one is another object in each app."""
+    run = getattr(task, "_orig_run", task.run)  # Celery wraps `run` for autoretry
+    return getattr(run, "__func__", run)
 
 
 def app_of(signature: Any) -> Any:

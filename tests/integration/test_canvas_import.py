@@ -6,10 +6,13 @@ import datetime
 import json
 import pickle
 from collections.abc import Iterator
+from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
-from celery import VERSION, Celery, Signature, chain, chord, group
+from celery import VERSION, Celery, Signature, chain, chord, group, shared_task
 from celery import exceptions as celery_errors
 from celery.result import AsyncResult, allow_join_result
 from hypothesis import HealthCheck, given, settings
@@ -108,7 +111,12 @@ def plain(n: int) -> int:
     return n
 
 
-for task in (first, after, wrapped, add, total, say, note, look_up):
+@app.task(name="canvas.kind")
+def kind(x, when: datetime.date | None = None):  # type: ignore[no-untyped-def]
+    return [type(x).__name__, type(when).__name__]
+
+
+for task in (first, after, wrapped, add, total, say, note, look_up, kind):
     event_facet(task)
 for task in (decline, decline_oddly, report, old_report):
     event_facet(task)
@@ -164,6 +172,22 @@ def test_maps_starmaps_and_chunks_are_loops() -> None:
     assert result_of(add.chunks([(1, 2), (3, 4), (5, 6)], 2)) == [[3, 7], [11]]
     sent = json.loads(json.dumps(group(first.map([1, 2]), add.starmap([(1, 2)]))))
     assert result_of(app.signature(sent)) == [[1, 2], [3]]
+
+
+def test_an_empty_composition_is_a_run_with_an_empty_list() -> None:
+    for canvas in (group([]), first.map([]), add.starmap([]), add.chunks([], 10)):
+        assert result_of(canvas) == []
+    assert result_of(group(first.map([]), first.map([]))) == [[], []]
+    assert result_of(chain(first.map([]), wrapped.s())) == {"of": []}
+    assert durable(group([])).name.startswith("canvas.nothing_")
+    with pytest.raises(CanvasRefused, match=r"task .canvas\.plain. is not a step"):
+        durable(plain.map([]))
+
+
+def test_a_chain_of_a_group_of_one_has_the_result_that_a_worker_of_celery_gives() -> None:
+    # A message makes a task of the group; only `apply()`, in place, keeps it: [6].
+    assert result_of(chain(group(first.s(6)))) == 6
+    assert result_of(group(first.s(6))) == [6]
 
 
 def test_an_immutable_task_waits_for_the_one_before_it() -> None:
@@ -305,6 +329,41 @@ def test_the_expiry_of_a_canvas_is_the_deadline_of_its_run(database_url: str) ->
     until(lambda: (recovery.tick(), late.ready())[1], "the deadline of the run")
     with pytest.raises(DeadlineExceeded):
         late.get(timeout=0)
+
+
+HOUR = datetime.timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    "expires", [-5, 0, -HOUR, datetime.datetime.now(datetime.UTC) - HOUR, "2020-05-01T12:00:00"]
+)
+def test_a_canvas_that_has_expired_is_not_started(expires: Any) -> None:
+    canvas = durable(chain(add.s(1, 2), after.s(3)).set(expires=expires))
+    with pytest.raises(CanvasRefused, match=r"canvas: option 'expires': it has expired"):
+        canvas.start()
+    with pytest.raises(CanvasRefused, match=r"give it a later time"):
+        durable(add.s(1, 2)).apply_async(expires=expires)
+    assert not SEEN
+
+
+def test_a_moment_of_expiry_is_compared_with_the_time_of_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Clock(datetime.datetime):
+        ahead = datetime.timedelta()
+
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:  # type: ignore[override]
+            return datetime.datetime.now(tz) + cls.ahead
+
+    moment = datetime.datetime.now(datetime.UTC) + HOUR
+    canvas = durable(add.s(1, 2).set(expires=moment))
+    assert canvas.start().get(timeout=30) == 3
+    clock = SimpleNamespace(datetime=Clock, UTC=datetime.UTC)
+    monkeypatch.setattr("flowengine.assembly.durable_canvas.datetime", clock)
+    Clock.ahead = 2 * HOUR
+    with pytest.raises(CanvasRefused, match="it has expired"):
+        canvas.start()
 
 
 def test_a_task_id_is_the_key_of_the_run_and_the_id_of_its_handle() -> None:
@@ -490,6 +549,73 @@ def test_one_error_lists_everything_that_cannot_be_carried() -> None:
         assert expected in whole
 
 
+@pytest.mark.parametrize("given", ["tomorrow", "5", datetime.date(2031, 5, 1), [1], object()])
+@pytest.mark.parametrize("option", ["eta", "expires"])
+def test_a_moment_that_is_none_is_refused(option: str, given: Any) -> None:
+    with pytest.raises(CanvasRefused, match=rf"option '{option}' is .*, which is no moment: give"):
+        durable(add.s(1, 2).set(**{option: given}))
+
+
+def test_a_countdown_and_a_priority_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(CanvasRefused, match=r"'countdown' is datetime.*: give it a number of sec"):
+        durable(add.s(1, 2).set(countdown=HOUR))
+    with pytest.raises(CanvasRefused, match="'priority' is 'high': give it a whole number"):
+        durable(add.s(1, 2).set(priority="high"))
+
+
+def nested(task: Signature, times: int, option: str = "") -> Any:
+    """Return the message of a group in a group in a group, or of a task with a link with a link."""
+    message = json.loads(json.dumps(task))
+    outer = json.loads(json.dumps(task if option else group([task])))
+    for _ in range(times):
+        part = {"options": {option: [message]}} if option else {"kwargs": {"tasks": [message]}}
+        message = {**outer, **part}
+    return message
+
+
+@pytest.mark.parametrize("option", ["link", "link_error"])
+def test_links_that_are_nested_too_deeply_are_refused(option: str) -> None:
+    with pytest.raises(CanvasRefused, match="its parts are nested more than 100 deep: write a wor"):
+        durable(app.signature(nested(wrapped.s(1), 300, option)))
+
+
+def test_groups_that_are_nested_too_deeply_are_refused() -> None:
+    with pytest.raises(CanvasRefused, match="its parts are nested more than 100 deep: write a wor"):
+        durable(Signature(nested(first.s(1), 200)))
+    assert result_of(app.signature(nested(first.s(1), 50))) == [1]
+
+
+def test_a_long_chain_of_groups_is_no_deep_canvas() -> None:
+    stages = [each for n in range(30) for each in (group(first.si(n), first.si(n)), total.s())]
+    assert result_of(chain(*stages)) == 58
+
+
+TYPED = [
+    datetime.datetime(2031, 5, 1, 12),
+    datetime.date(2031, 5, 1),
+    datetime.time(12),
+    Decimal("1.50"),
+    UUID(int=5),
+]
+
+
+@pytest.mark.parametrize("value", TYPED, ids=lambda value: type(value).__name__)
+def test_a_constant_that_would_become_text_is_refused_with_its_cure(value: Any) -> None:
+    name = f"{type(value).__module__}.{type(value).__name__}"
+    for constant in (value, [value], {"a": (value,)}):
+        with pytest.raises(CanvasRefused) as refused:
+            durable(kind.s(constant))
+        assert f"'x' has a {name}, which the task would get as text" in str(refused.value)
+        assert f"annotate the parameter where the task is, as in `x: {name}`" in str(refused.value)
+    with pytest.raises(CanvasRefused, match="as in `x:"):
+        durable(kind.map([value]))
+
+
+def test_a_constant_of_an_annotated_parameter_keeps_its_type() -> None:
+    assert result_of(kind.s("x", datetime.date(2031, 5, 1))) == ["str", "date"]
+    assert result_of(kind.s("2031-05-01")) == ["str", "NoneType"]
+
+
 def test_arguments_named_like_parts_of_a_canvas_are_arguments() -> None:
     sent = app.signature(json.loads(json.dumps(after.s(5, n=2))))
     assert result_of(sent) == [2, 5]
@@ -504,6 +630,29 @@ def test_a_task_that_the_app_does_not_have_is_refused() -> None:
 
     with pytest.raises(CanvasRefused, match=r"'elsewhere.step' is not registered on the Celery"):
         durable(Signature("elsewhere.step", app=app))
+
+
+def test_an_event_facet_of_the_tasks_name_that_is_not_made_of_it_is_refused() -> None:
+    @app.task(name="canvas.taken")
+    def taken(n: int) -> int:
+        return n
+
+    @event_facet(name="canvas.taken")
+    def other(n: int) -> int:
+        return -n
+
+    for canvas in (taken.s(1), taken.map([1]), first.s(1).on_error(taken.si(1))):
+        with pytest.raises(CanvasRefused, match=r"'canvas.taken' was not made of the task of that"):
+            durable(canvas)
+
+
+def test_the_shared_task_of_another_app_is_the_same_task() -> None:
+    @shared_task(name="canvas.shared", autoretry_for=(KeyError,))
+    def shared(n: int) -> int:
+        return n
+
+    event_facet(shared)
+    assert result_of(Signature("canvas.shared", (5,), app=app)) == 5
 
 
 def test_only_signatures_are_durable() -> None:

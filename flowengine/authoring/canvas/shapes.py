@@ -7,15 +7,18 @@ have one shape are one loop over the list of their constants.
 
 from __future__ import annotations
 
+import datetime
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from itertools import groupby
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import pydantic
 
-from flowengine.authoring.annotations import mismatch
+from flowengine.authoring.annotations import Annotation, mismatch
 from flowengine.authoring.canvas.parts import (
     ChainPart,
     Errback,
@@ -34,6 +37,8 @@ from flowengine.program.wait_times import sleep_problem
 
 #: Stands for the result of the part before, when arguments are bound to parameters.
 _BEFORE = object()
+#: Types that Celery's JSON keeps, and that are text in JSON unless an annotation reads them back.
+_KEPT_BY_CELERY = (datetime.date, datetime.time, Decimal, UUID)
 
 
 @dataclass(frozen=True)
@@ -204,6 +209,12 @@ class _Reader:
             except ValueRefused as error:
                 self._refuse(place, str(error))
             else:
+                if kind := _lost_type(parameter.annotation, given[name], value):
+                    self._refuse(
+                        place,
+                        f"{name!r} has a {kind}, which the task would get as text: annotate the "
+                        f"parameter where the task is, as in `{name}: {kind}`",
+                    )
                 slots.append((name, value))
         step = Step(facet.name, tuple(name for name, _ in slots), takes)
         return step, [Slot(_name(step, name), value) for name, value in slots]
@@ -302,6 +313,8 @@ class _Reader:
 
     def _map(self, part: MapPart) -> Shaped:
         members = [self._call(part.task, items, {}, part.place) for items in part.items]
+        if not members:
+            self._facet(part.task, part.place)  # it must be a step, though nothing calls it
         shapes = {step for step, _ in members}
         if len(shapes) != 1:
             if members and not self.problems:
@@ -313,6 +326,29 @@ class _Reader:
 
     def _refuse(self, place: str, what: str) -> None:
         self.problems.append(Problem(place, what))
+
+
+def _lost_type(annotation: Annotation, given: Any, written: Json) -> str:
+    """Return the type of a constant that the task would get as text; empty if it gets all."""
+    if next(_of_kept_types(given), None) is None:
+        return ""
+    validated = list(_of_kept_types(annotation.adapter.validator.validate_python(given)))
+    if len(validated) <= sum(1 for _ in _of_kept_types(annotation.read(written))):
+        return ""
+    kind = type(validated[0])
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _of_kept_types(value: Any) -> Iterator[Any]:
+    """Yield the values in lists and maps whose types Celery's JSON keeps."""
+    if isinstance(value, _KEPT_BY_CELERY):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _of_kept_types(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _of_kept_types(item)
 
 
 def _list_slot(shape: Shape, members: list[list[Slot]]) -> Slot:

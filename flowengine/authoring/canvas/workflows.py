@@ -70,6 +70,7 @@ def _workflow_of(
 def derived_name(shape: Shape) -> str:
     """Return a name that says where a canvas begins and ends, and which shape it has."""
     facets = [facet.rpartition(".")[2] for facet in _facets(shape, with_links=False)]
+    facets = facets or ["nothing"]
     ends = facets[0] if len(facets) == 1 else f"{facets[0]}_to_{facets[-1]}"
     return f"{NAMESPACE}.{ends}_{blake2b(repr(shape).encode(), digest_size=4).hexdigest()}"
 
