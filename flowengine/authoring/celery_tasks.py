@@ -117,6 +117,9 @@ def _retry_policy(task: Any) -> RetryPolicy:
         factor=2.0 if backoff else 1.0,
         max_wait=float(getattr(task, "retry_backoff_max", 600)) if backoff else float(wait),
         jitter=1.0 if backoff and getattr(task, "retry_jitter", True) else 0.0,
+        # Not a timeout, as in Celery. A retry that the task asks for needs no name here.
+        on=tuple(getattr(task, "autoretry_for", None) or ()) or ("Retry",),
+        never_on=tuple(getattr(task, "dont_autoretry_for", None) or ()),
     )
 
 

@@ -577,6 +577,26 @@ def test_a_single_class_of_expected_errors_is_taken() -> None:
     assert event_facet(charge).expected == (Bank,)
 
 
+def test_a_hard_limit_is_not_retried() -> None:
+    @task(bind=True, max_retries=5, time_limit=2)
+    def charge(self: Any) -> None: ...
+
+    step = event_facet(charge)
+
+    @workflow(name="one.limited")
+    def one() -> Any:
+        return step()
+
+    with Flow() as flow:
+        hung = flow.start(one)
+        flow.worker("a").claim(hung, charge.name.rpartition(".")[2])
+        flow.clock.advance(seconds=10)
+        flow.watchdog()
+        flow.settle()
+        with pytest.raises(RunFailed, match="Timeout"):
+            hung.result()
+
+
 # --- findings ---
 
 
