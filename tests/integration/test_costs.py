@@ -133,8 +133,8 @@ def working(url: str, tmp_path: Path) -> Iterator[WorkingSet]:
         heartbeat_interval=3_600,
         worker_time_slice=60,
         chord_time_slice=60,
-        quick_seconds=1,
-        batch_max_wait=60,
+        quick_seconds=60,
+        batch_max_wait=3_600,
         spool_directory=str(tmp_path),
     )
     with (
