@@ -59,10 +59,17 @@ def ensure_schema(database: Database, *, upgrade: bool | None = None) -> None:
     """Check the schema, and upgrade it if `upgrade`, or if it is None and a file has the database.
 
     A database file belongs to the process that uses it and is upgraded automatically. A server
-    is shared by processes of several versions, and its operator decides when.
+    is shared by processes of several versions, and its operator decides when. A database that is
+    refused is closed: its caller does not get as far as something that would close it.
     """
-    if upgrade is None:
-        upgrade = not database.has_server
+    try:
+        _check_or_upgrade(database, not database.has_server if upgrade is None else upgrade)
+    except StoreError:
+        database.close()
+        raise
+
+
+def _check_or_upgrade(database: Database, upgrade: bool) -> None:
     with database.read() as session:
         revision = revision_of(session.connection)
     if revision == HEAD:

@@ -8,13 +8,14 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, MetaData, inspect, text
+from sqlalchemy import Connection, MetaData, event, inspect, text
 
 from flowengine.errors import DatabaseReadOnly, DatabaseTooNew, DatabaseTooOld, StoreError
 from flowengine.store import Database, ensure_schema, migrations, refuse_newer, upgrade_schema
@@ -384,6 +385,21 @@ def test_a_newer_database_that_this_code_cannot_work_with_is_not_touched(
     with database.read() as session:
         connection = session.connection
         assert revision_of(connection) == "9999"
+
+
+def test_a_database_that_is_refused_keeps_no_connection(database: Database) -> None:
+    upgrade_schema(database)
+    set_revision(database, "9999")
+    set_lowest(database, 9998)
+    database.close()
+    made: list[Any] = []
+    closed: list[Any] = []
+    event.listen(database.engine, "connect", lambda connection, _: made.append(connection))
+    event.listen(database.engine, "close", lambda connection, _: closed.append(connection))
+    with pytest.raises(DatabaseTooNew):
+        ensure_schema(database)
+    assert made
+    assert {id(each) for each in closed} == {id(each) for each in made}
 
 
 @pytest.mark.parametrize("upgrade", [True, False])
