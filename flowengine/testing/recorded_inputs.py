@@ -82,7 +82,7 @@ class RecordedInputs:
         self._acts = {
             body["id"]: Action(**body) if kind == "Action" else Answer(**body)
             for kind, body in self._facts
-            if kind in ("Action", "Answer")
+            if kind in ("Action", "Answer") and "id" in body  # others are for the log
         }
         self._open_steps: list[CancelSteps] = []  #: follow-ups of the commits so far
 
