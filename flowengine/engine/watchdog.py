@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 from flowengine.engine import liveness
 from flowengine.engine.deaths import death_rule, lock_probe
@@ -10,6 +11,7 @@ from flowengine.engine.engine import Engine
 from flowengine.engine.liveness import LivenessWindow, observe
 from flowengine.engine.recovery import Wake, notify_due_tasks, recover
 from flowengine.store import Session
+from flowengine.store.servers import ServerDefinition
 
 LEASE = "watchdog"
 GAP = "watchdog.gap:"  #: and the size of the gap; the row's time is the gap's end
@@ -26,6 +28,7 @@ class Watchdog:
     def __init__(self, engine: Engine, wake: Wake = notify_due_tasks) -> None:
         self._engine, self._wake = engine, wake
         self._duration = round(engine.settings.watchdog_interval * 900)
+        self.alive: Sequence[ServerDefinition] = ()  #: as the last pass of this object saw them
 
     def tick(self) -> bool:
         """Run a recovery pass unless one was started in this interval; return whether it ran."""
@@ -41,6 +44,7 @@ class Watchdog:
                 if before.gaps.get(size) != end:
                     session.locks.acquire(f"{GAP}{size}", "", 0, now)
             observation = observe(session, window)
+        self.alive = observation.alive
         recover(
             engine,
             observation,

@@ -27,10 +27,15 @@ class PollerStandIn:
             _PATIENCE if stands_back else 0.0
         ):
             self._is_active = watchdog.tick()
+            if self._is_active:  # a pass without work wakes nobody
+                self._has_workers = _has_workers(watchdog.alive)
 
     def _wake(self, engine: Engine, alive: Sequence[ServerDefinition]) -> None:
-        self._has_workers = any(not server.is_poller for server in alive)
-        if self._has_workers and not engine.sends_messages:
+        if _has_workers(alive) and not engine.sends_messages:
             wake_pollers(engine, alive)  # the wake-ups of workers are left to workers
         else:
             notify_due_tasks(engine, alive)
+
+
+def _has_workers(alive: Sequence[ServerDefinition]) -> bool:
+    return any(not server.is_poller for server in alive)
