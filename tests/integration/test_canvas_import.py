@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from celery import VERSION, Celery, Signature, chain, chord, group, shared_task
+from celery import VERSION, Celery, Signature, chain, chord, current_app, group, shared_task
 from celery import exceptions as celery_errors
 from celery.result import AsyncResult, allow_join_result
 from hypothesis import HealthCheck, given, settings
@@ -132,7 +132,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         watchdog_interval=0.05,
     )
     plugin = FlowEngine(app, settings=options)
+    # Empty groups and pickled handles name no app: without this they have that of an earlier test.
+    outer = current_app._get_current_object()
+    app.set_current()
     yield
+    outer.set_current()
     plugin.engine.close()
     set_launcher_source(before)
     set_task_list_source(lists)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -64,20 +66,29 @@ def module_fleet(request: pytest.FixtureRequest, make_fleet: MakeFleet) -> Itera
     fleet.close()
 
 
+def living(worker: Any) -> list[psutil.Process]:
+    """Return the children of a worker; one may end while they are listed."""
+    found = []
+    for pid in worker.children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    return found
+
+
 def has_ended(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def test_idle_children_that_were_forked_when_their_worker_was_killed_end(fleet: Fleet) -> None:
     (worker,) = fleet.workers
-    before = [psutil.Process(pid) for pid in worker.children()]
+    before = living(worker)
     slow = fleet.traces / "slow"
     slow.touch()
     for child in before:
         child.kill()
 
     def forked() -> list[psutil.Process]:
-        found = [psutil.Process(pid) for pid in worker.children()]
+        found = living(worker)
         new = [child for child in found if child not in before]
         return new if len(new) == len(before) else []
 
