@@ -51,6 +51,8 @@ def recover(engine: Engine, observation: Observation, death: Death, wake: Wake) 
             engine, [s for s in observation.alive if s.boot_id not in dead]
         ),
     )
+    # An alarm that ended with its run may begin again: it is told then.
+    idle = (*engine.recovery_jobs.values(), lambda: engine.alarms.keep(liveness.UNSERVED, {}, {}))
     problems: list[Exception] = []
     has_work = True
 
@@ -69,7 +71,7 @@ def recover(engine: Engine, observation: Observation, death: Death, wake: Wake) 
                 problems.append(problem)
 
     run(lambda: dead.update(recover_lost_servers(engine, observation, death)), look)
-    run(*(with_rows if has_work else engine.recovery_jobs.values()))
+    run(*(with_rows if has_work else idle))
     run(lambda: purge_expired(engine), engine.hooks.start)
     if problems:
         several = ExceptionGroup("several jobs of recovery failed", problems)

@@ -18,10 +18,12 @@ from flowengine import Schedule, attempt, event_facet, foreach, signals, webhook
 from flowengine.engine import Run
 from flowengine.engine.hooks import SIGNALS, Hooks, pause_before
 from flowengine.engine.recovery import alarm_unserved_tasks
+from flowengine.engine.watchdog import Watchdog
 from flowengine.errors import InvalidSetting
 from flowengine.settings import Settings
 from flowengine.testing import Flow
 from tests.integration.test_purge import rows
+from tests.integration.test_watchdog import let_pass
 
 KEYS = "k" * 40 + "," + "l" * 40
 
@@ -329,6 +331,23 @@ def test_an_alarm_that_begins_anew_is_told_again_with_another_id(
         delivered(flow)
         assert receiver.events() == ["run_alarm", "run_alarm"]
         assert len({body["id"] for body in receiver.bodies}) == 2
+        assert len(warnings(caplog, "run_alarm")) == 2
+
+
+def test_an_alarm_of_a_retried_run_is_told_after_passes_without_work(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Flow(store_url=database_url) as flow:
+        watchdog = Watchdog(flow.engine)
+        run = flow.start(one, -1)
+        let_pass(flow, watchdog, 3)
+        assert len(warnings(caplog, "run_alarm")) == 1
+        flow.settle()
+        assert run.info().state == "FAILED"
+        let_pass(flow, watchdog, 90)  # nothing waits, and the worker of `settle` dies
+        run.retry()
+        let_pass(flow, watchdog, 3)
+        assert run.info().alarm
         assert len(warnings(caplog, "run_alarm")) == 2
 
 
