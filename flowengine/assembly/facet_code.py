@@ -1,10 +1,11 @@
 """The code that a worker has for its facets: refused if another app has other code of one name.
 
-Workers of one database run each other's runs: two apps that have different facets of one name
-would execute each other's. A worker stores where the code of its facets is, and looks when it
-starts at those of the other apps that live. Workers of one app are never compared: a deploy changes
-the code of its facets, and old and new workers run side by side. Nor is one refused for its app's
-workers on another broker, to which the app may be moving: that is a warning.
+Workers of one database run each other's runs: two apps that have different facets of one name would
+execute each other's. A worker stores where the code of its facets is, and looks when it starts at
+those of the other apps that live, and of those that have stopped while runs wait that call the
+facet. Workers of one app are never compared: a deploy changes the code of its facets, and old and
+new workers run side by side. Nor is one refused for its app's workers on another broker, to which
+the app may be moving: that is a warning.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowengine.authoring import event_facet_named, event_facet_names
+from flowengine.authoring import event_facet_named, event_facet_names, workflow_names
 from flowengine.engine import Engine
+from flowengine.engine.versions import Versions
 from flowengine.program.standard import is_built_in
 from flowengine.store.servers import ServerDefinition
 
 log = logging.getLogger("flowengine")
 
 _SHOWN = 3  #: facets that the error names
+_LOCK = "facet_code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +85,55 @@ class FacetCodeCheck:
         """Whether a worker of another app, which was there before, has other code. Logs it."""
         if self._is_done:
             return False
-        own = code_of_facets()
-        server, rows = self._server, {name: list(_fields(code)) for name, code in own.items()}
+        own, server = code_of_facets(), self._server
         with engine.database.write() as session:
-            session.servers.define(server.uuid, rows)
-            now, stored = session.now(), session.servers.definitions()
-            alive = session.servers.alive()
+            now = session.now()
+            # Of two that start at once, the second one reads the code of the first.
+            session.locks.acquire(_LOCK, "", 0, now)
+            others = session.servers.defined()
+            living = [
+                (other, conflicts)
+                for other, stored in others
+                if other.is_alive and now - other.ping_time <= self._timeout
+                if (conflicts := list(_conflicts(server, own, other, stored)))
+            ]
+            refusing = [found for found in living if found[0].app != server.app]
+            stopped = [] if refusing else self._stopped(own, others, {o.uuid for o, _ in living})
+            names = {name for _, (name, *_) in stopped}
+            waiting = Versions(engine.database, engine.programs).callers(
+                session, names, workflow_names()
+            )
+            stopped = [found for found in stopped if found[1][0] in waiting]
+            if not refusing and not stopped:
+                rows = {name: list(_fields(code)) for name, code in own.items()}
+                session.servers.define(server.uuid, rows)
         self._is_done = True
-        for other in alive:
-            is_earlier = (other.start_time, other.uuid) < (server.start_time, server.uuid)
-            if is_earlier and now - other.ping_time <= self._timeout and other.uuid in stored:
-                conflicts = list(_conflicts(server, own, other, stored[other.uuid]))
-                if conflicts and server.app != other.app:
-                    self._refuse(other, conflicts)
-                    return True
-                if conflicts:
-                    self._warn(other, conflicts)
+        for other, conflicts in refusing[:1]:
+            self._refuse(other, conflicts)
+        if not refusing and stopped:
+            self._refuse_for_runs(stopped, waiting)
+        if refusing or stopped:
+            return True
+        for other, conflicts in living:
+            self._warn(other, conflicts)
         return False
+
+    def _stopped(
+        self, own: Mapping[str, FacetCode], others: Sequence[_Defined], living: Collection[str]
+    ) -> list[tuple[ServerDefinition, _Conflict]]:
+        """Return facets of which a worker of another app, which lives no more, had other code.
+
+        Only if no worker has started since that has the facet: its app is the one whose it is.
+        """
+        last: dict[str, _Defined] = {}
+        for defined in sorted(others, key=lambda found: (found[0].start_time, found[0].uuid)):
+            last.update(dict.fromkeys(defined[1].keys() & own.keys(), defined))
+        return [
+            (other, conflict)
+            for name, (other, stored) in sorted(last.items())
+            if other.app != self._server.app and other.uuid not in living
+            for conflict in _conflicts(self._server, {name: own[name]}, other, stored)
+        ]
 
     def _refuse(self, other: ServerDefinition, conflicts: Sequence[_Conflict]) -> None:
         log.error(
@@ -110,6 +145,28 @@ class FacetCodeCheck:
             other.server_name,
             other.app,
             _shown(conflicts),
+            extra={"action": "facet_refused"},
+        )
+
+    def _refuse_for_runs(
+        self, stopped: Sequence[tuple[ServerDefinition, _Conflict]], waiting: Mapping[str, str]
+    ) -> None:
+        other = stopped[0][0]
+        conflicts = [conflict for found, conflict in stopped if found.app == other.app]
+        log.error(
+            "worker %s of app %r is refused: worker %s of app %r has stopped, had other code for "
+            "facets of the same names (%s), and runs that call them are unfinished (%s). The code "
+            "of app %r would execute them: rename the facets of one app, give it a database or a "
+            "schema of its own, or end these runs. If the app was renamed from %r, start a worker "
+            "of the new code under the old name once",
+            self._server.server_name,
+            self._server.app,
+            other.server_name,
+            other.app,
+            _shown(conflicts),
+            waiting[conflicts[0][0]],
+            self._server.app,
+            other.app,
             extra={"action": "facet_refused"},
         )
 
@@ -127,6 +184,7 @@ class FacetCodeCheck:
 
 
 _Conflict = tuple[str, FacetCode, FacetCode]
+_Defined = tuple[ServerDefinition, Mapping[str, Any]]
 
 
 def _shown(conflicts: Sequence[_Conflict]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.program import Program
 from flowengine.program.differences import Difference, FacetCode, changed_facets, refused_calls
-from flowengine.store import Store
+from flowengine.store import Session, Store
 from flowengine.tenants import visible_tenant
 
 
@@ -62,4 +62,21 @@ class Versions:
                 is_known = prepared is not None
                 about = (name, digest, runs, run_id, is_known, is_same)
                 found.append(ProgramDifference(*about, changes, refused))
+        return found
+
+    def callers(
+        self, session: Session, facets: Collection[str], known: Collection[str]
+    ) -> dict[str, str]:
+        """Return of each of these facets an unfinished run that may call it: id and workflow.
+
+        Without runs of `known` workflows. The program of a durable function does not tell.
+        """
+        found: dict[str, str] = {}
+        if facets:
+            for name, digest, _, run_id in session.runs.live_programs(None, None):
+                if name not in known:
+                    called = self._programs.plan(session, digest).facets
+                    is_function = any(facet.function for facet in called.values())
+                    calls = facets if is_function else called.keys() & facets
+                    found |= dict.fromkeys(calls, f"{run_id} of {name}")
         return found

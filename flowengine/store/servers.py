@@ -74,6 +74,11 @@ class ServerDefinition:
     def is_poller(self) -> bool:
         return self.manager == POLLER
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended; its process may be dead."""
+        return self.state in ServerState.ALIVE
+
 
 _UNSTORED = ("handled", "is_drained")
 _COLUMNS = [field.name for field in fields(ServerDefinition) if field.name not in _UNSTORED]
@@ -92,8 +97,8 @@ _REGISTER = statement(
     f"VALUES ({', '.join(f':{name}' for name in _COLUMNS)}) ON CONFLICT DO NOTHING"
 )
 _DEFINE = statement("UPDATE flowengine_server SET definitions = :definitions WHERE uuid = :uuid")
-_DEFINITIONS = statement(
-    f"SELECT uuid, definitions FROM flowengine_server WHERE {_IS_ALIVE} AND definitions IS NOT NULL"
+_DEFINED = statement(
+    _SELECT.replace(_IS_DRAINED, f"{_IS_DRAINED}, definitions") + " WHERE definitions IS NOT NULL"
 )
 _HEARTBEAT = statement(
     "UPDATE flowengine_server SET ping_time = :now, handlers = :handlers, topics = :topics, "
@@ -139,11 +144,12 @@ class Servers(Part):
         values = {"uuid": server_id, "definitions": codec.dump(definitions)}
         self._session.execute(_DEFINE, values)
 
-    def definitions(self) -> dict[str, dict[str, Any]]:
-        """Return which code the servers that have not deregistered have, by server id."""
-        return {
-            row.uuid: codec.load(row.definitions) for row in self._session.execute(_DEFINITIONS)
-        }
+    def defined(self) -> list[tuple[ServerDefinition, dict[str, Any]]]:
+        """Return the servers that have stored their code, with it; those that ended, too."""
+        return [
+            (_server_of(row), codec.load(row.definitions))
+            for row in self._session.execute(_DEFINED)
+        ]
 
     def record_heartbeat(self, server: ServerDefinition, now: int) -> bool:
         """Record a heartbeat, with the facets and lists of a server; return if it is drained."""

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from flowengine import workflow
+from flowengine.assembly import facet_code
 from flowengine.assembly.app_addresses import broker_fingerprint, has_local_broker
 from flowengine.assembly.facet_code import FacetCode, FacetCodeCheck
 from flowengine.engine.watchdog import LEASE, Watchdog
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.testing import Flow
 from tests.integration.engines import replace_notifier
-from tests.integration.test_watchdog import CountingNotifier, let_pass, retried, wakeups
+from tests.integration.test_watchdog import CountingNotifier, let_pass, retried, slow, wakeups
 
 
 @pytest.fixture
@@ -155,7 +157,7 @@ def test_different_facets_are_told_from_versions_of_one(
     ("app", "broker", "seconds", "is_refused"),
     [
         ("lab", "bbb", 0, True),
-        ("lab", "bbb", 60, False),  # without a heartbeat: it is dead
+        ("lab", "bbb", 60, False),  # without a heartbeat: it is dead, and no run waits
         ("shop", "aaa", 0, False),  # the same app: a deploy
         ("shop", "bbb", 0, False),  # it moves to another broker: a warning
         ("lab", "", 0, True),
@@ -180,3 +182,55 @@ def test_a_worker_is_compared_with_the_living_workers_of_other_apps(
     assert ("facet_refused" in actions) is is_refused
     assert ("facet_differs" in actions) is ((app, broker) == ("shop", "bbb"))
     assert not check.is_refused(flow.engine), "it looks once"
+
+
+@workflow(name="brokers.mine")
+def mine(n: int) -> int:
+    return slow(n)
+
+
+@workflow(name="brokers.function")
+async def function(n: int) -> int:
+    return await slow(n)
+
+
+@pytest.mark.parametrize(
+    ("waits", "is_known", "seconds", "is_refused"),
+    [
+        (mine, False, 1, True),
+        (mine, False, 60, True),
+        (mine, True, 60, False),  # the run is of the app that starts
+        (function, False, 60, True),  # its program does not tell
+        (None, False, 60, False),
+    ],
+)
+def test_a_worker_is_compared_with_stopped_apps_whose_runs_call_the_facet(
+    flow: Flow,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    waits: Any,
+    is_known: bool,
+    seconds: int,
+    is_refused: bool,
+) -> None:
+    theirs = {key: ["lab.tasks", "add", 3, "two"] for key in NAMES}
+    stopped = server(flow, "stopped", "bbb", app="lab")
+    with flow.engine.database.write() as session:
+        session.servers.define(stopped.uuid, theirs)
+        session.servers.deregister(stopped.uuid)
+    if waits is not None:
+        flow.start(waits, 1)
+    flow.clock.advance(seconds=seconds)
+    if not is_known:
+        monkeypatch.setattr(facet_code, "workflow_names", list)
+    own = server(flow, "own", "aaa", app="shop")
+    assert FacetCodeCheck(own, timeout=30).is_refused(flow.engine) is is_refused
+    lines = [r.getMessage() for r in caplog.records if r.__dict__.get("action") == "facet_refused"]
+    assert len(lines) == is_refused
+    if is_refused:
+        assert f"of {waits.name}" in lines[0]
+        assert "'tests.integration.test_watchdog.slow' is at tests.integration" in lines[0]
+        assert "and at lab.tasks:3 there" in lines[0]
+    with flow.engine.database.write() as session:  # the last one that runs the facet has the say
+        defined = {other.uuid for other, _ in session.servers.defined()}
+    assert (own.uuid in defined) is not is_refused

@@ -15,7 +15,7 @@ from tests.servers import PostgresServer, RedisServer
 APP = """
 import os
 from celery import Celery
-from flowengine import Retry, event_facet, sleep, workflow
+from flowengine import Retry, event_facet, sleep, wait_for, workflow
 from flowengine.assembly import FlowEngine
 
 app = Celery("{name}", broker=os.environ["FLOWENGINE_BROKER_URL"])
@@ -46,6 +46,10 @@ SHARED = """
 @event_facet(name="shared.total")
 def total(n: int) -> int:
     return {result}
+
+@workflow(name="{name}.asks")
+def asks(n: int) -> int:
+    return total.after(wait_for("go", str))(n)
 """
 
 
@@ -62,7 +66,7 @@ def fleet(postgres: PostgresServer, shared_redis: RedisServer, tmp_path: Path) -
 
 
 def app(name: str, *, options: str = "", result: str = "") -> dict[str, bytes]:
-    shared = SHARED.format(result=result) if result else ""
+    shared = SHARED.format(name=name, result=result) if result else ""
     text = APP.format(name=name) + SLOWLY.format(name=name, options=options) + shared
     return {f"{name}.py": text.encode()}
 
@@ -83,10 +87,10 @@ def add(
     )
 
 
-def start(fleet: Fleet, name: str, n: int) -> str:
+def start(fleet: Fleet, name: str, n: int, workflow: str = "slowly") -> str:
     """Start a run as a client of the app does."""
     done = commands.flowengine(
-        ["-A", name, "run", f"{name}:slowly", "-i", f"n={n}", "--no-wait"],
+        ["-A", name, "run", f"{name}:{workflow}", "-i", f"n={n}", "--no-wait"],
         fleet.directory / name,
         fleet.environment,
     )
@@ -134,6 +138,34 @@ def test_other_code_for_a_facet_of_another_app_is_refused_with_both_places(
     one.terminate()
     one.wait()
     two.start()  # the other one is gone
+
+
+def test_other_code_is_refused_while_runs_of_a_stopped_app_wait(
+    fleet: Fleet, shared_redis: RedisServer
+) -> None:
+    """They would be executed by the code of the app that starts."""
+    one = add(fleet, "one", shared_redis, result="n + 1")
+    one.terminate()
+    one.wait()
+    run_id = start(fleet, "one", 1, "asks")  # it waits for a message, and calls the facet then
+    two = add(fleet, "two", shared_redis, result="n + 2", wait=False)
+    assert two.wait(60) == 1
+    (line,) = [text for text in two.logs().splitlines() if "is refused" in text]
+    assert "of app 'one' has stopped, had other code" in line
+    assert f"{run_id} of one.asks" in line
+    at = app("one", result="")["one.py"].count(b"\n") + 2
+    assert f"'shared.total' is at two:{at} here, and at one:{at} there" in line
+    own = start(fleet, "two", 1, "asks")  # of the app itself: no reason to refuse its workers
+    fleet.engine.run(run_id).send("go", "now")
+    one.start()
+    until(lambda: fleet.engine.get(run_id).is_final, "the end of the run")
+    assert fleet.engine.get(run_id).outputs == {"result": 2}
+    one.terminate()
+    one.wait()
+    two.start()
+    fleet.engine.run(own).send("go", "now")
+    until(lambda: fleet.engine.get(own).is_final, "the end of the run")
+    assert fleet.engine.get(own).outputs == {"result": 3}
 
 
 def test_the_same_code_in_two_apps_is_one_facet(fleet: Fleet, shared_redis: RedisServer) -> None:
