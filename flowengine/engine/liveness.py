@@ -117,9 +117,10 @@ def unserved_alarm(alive: Sequence[ServerDefinition], facet: str, task_list: str
             "the module that decorates it, or start a worker that does"
         )
     if not any(consumes(server, task_list) for server in capable):
-        if drained := [s.server_name for s in capable if s.is_drained and _has(s, task_list)]:
+        if drained := {s.server_name for s in capable if s.is_drained and _has(s, task_list)}:
+            are = "is" if len(drained) == 1 else "are"
             return (
-                f"{UNSERVED} {task_list!r}: {', '.join(sorted(drained)[:_NAMED])} is drained; "
+                f"{UNSERVED} {task_list!r}: {', '.join(sorted(drained)[:_NAMED])} {are} drained; "
                 f"`flowengine workers undrain {min(drained)}` ends this, or start another worker"
             )
         return (

@@ -65,7 +65,8 @@ def engine(database_url: str, wakeups: Wakeups, tmp_path: Path) -> Iterator[Engi
 
 def register(engine: Engine, name: str = "io@vm", **limits: Any) -> None:
     server = ServerDefinition(IDENTITY.server_id, "default", "test", name)
-    server = replace(server, state=ServerState.RUNNING, boot_id=IDENTITY.boot_id, **limits)
+    about: dict[str, Any] = {"state": ServerState.RUNNING, "boot_id": IDENTITY.boot_id, **limits}
+    server = replace(server, **about)
     with engine.database.write() as session:
         session.servers.register(server)
 
@@ -474,6 +475,17 @@ def test_runs_that_only_drained_servers_can_run_have_an_alarm_with_the_cure(
     engine.workers.undrain("io@vm")
     alarm_unserved_tasks(engine)
     assert engine.get(run).alarm is None
+
+
+def test_the_alarm_names_every_drained_server(engine: Engine) -> None:
+    for name in ("io@vm", "ui@vm"):
+        register(engine, name, uuid=name, handlers=NAMES, topics=["default"])
+        engine.workers.drain(name)
+    (run,) = start(engine)
+    alarm_unserved_tasks(engine)
+    assert "io@vm, ui@vm are drained; `flowengine workers undrain io@vm`" in (
+        engine.get(run).alarm or ""
+    )
 
 
 def test_only_a_drained_worker_is_undrained(engine: Engine) -> None:
