@@ -5,14 +5,13 @@ Like `commands`, this imports neither a database nor rich: help must be shown at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from flowengine import retention
-from flowengine.cli.run_filters import AGE, FILTERS, with_options
+from flowengine.cli.run_filters import AGE, FILTERS, FILTERS_OF_ENDED, given_filters, with_options
 
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -109,36 +108,36 @@ def export(run_id: str, output: Path | None) -> None:
 )
 @click.option(
     "--state",
-    "states",
     multiple=True,
     type=click.Choice(retention.STATES, case_sensitive=False),
     help="Only runs in this state; several are possible.",
 )
-@click.option("--workflow", help="Only runs of this workflow: its qualified name.")
+@with_options(*FILTERS_OF_ENDED.values())
 @click.option("--turns", is_flag=True, help="Remove ended turns of agents, not runs.")
 @click.option("--dry-run", is_flag=True, help="Count them, and remove nothing.")
 @_as_json
 def purge(
     older_than: int,
-    states: Sequence[str],
-    workflow: str | None,
     turns: bool,
     dry_run: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Remove ended runs with all their rows, in small transactions.
 
-    Child runs are removed with their root. Open runs are never removed. With --turns, remove turns
-    of agents; an agent that has a later turn keeps its memory.
+    The filters are those of `list`, for runs that no other has started. Child runs are removed with
+    their root. Open runs are never removed. With --turns, remove turns of agents; an agent that has
+    a later turn keeps its memory.
     """
     from flowengine.cli import purge_command
 
+    filters = given_filters(options)
     if turns:
-        if states or workflow:
-            raise click.UsageError("--turns takes neither --state nor --workflow")
+        if filters:
+            raise click.UsageError("--turns takes --older-than and no other filter")
         purge_command.purge_turns(older_than, dry_run=dry_run, as_json=as_json)
         return
-    purge_command.purge(older_than, states, workflow, dry_run=dry_run, as_json=as_json)
+    purge_command.purge(older_than, filters, dry_run=dry_run, as_json=as_json)
 
 
 @click.command()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import click
 
@@ -24,19 +25,13 @@ def purge_turns(older_than: int, *, dry_run: bool, as_json: bool) -> None:
 
 def purge(
     older_than: int,
-    states: Sequence[str],
-    workflow: str | None,
+    filters: Mapping[str, Any],
     *,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     with open_engine() as engine:
-        done = engine.purge(
-            older_than=older_than / 1000,
-            state=[state.upper() for state in states] or None,
-            workflow=workflow,
-            dry_run=dry_run,
-        )
+        done = engine.purge(older_than=older_than / 1000, dry_run=dry_run, **filters)
     if as_json:
         click.echo(json_of({**asdict(done), "dry_run": dry_run}))
         return
@@ -47,6 +42,3 @@ def purge(
     else:
         values = f", {done.values:,} large values" if done.values else ""
         console.print(line(f"removed {runs} with {done.steps:,} steps{values}"))
-    if workflow and "." not in workflow and not done.runs:
-        note = f"--workflow takes the whole name, as in `flowengine list`: MODULE.{workflow}"
-        console.print(line((note, "yellow")))

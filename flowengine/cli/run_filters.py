@@ -27,6 +27,7 @@ WAITS = (
     *("retry", "worker", "time", "steps"),
 )
 _LONGEST_AGE = 10**14  #: milliseconds
+_OPTION = {"id_prefix": "id", "error_type": "error"}  #: whose filter has another name
 
 
 class _Age(_ParamType):
@@ -106,6 +107,12 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
 }
 
 
+#: An ended run waits for nothing, and has neither a server nor an alarm. Child runs are removed
+#: with their root, and the age is that of the end.
+_NOT_OF_ENDED = ("state", "older_than", "server", "alarm", "parent", "waits_for")
+FILTERS_OF_ENDED = {name: each for name, each in FILTERS.items() if name not in _NOT_OF_ENDED}
+
+
 def with_options(*options: Callable[..., Any]) -> Callable[..., Any]:
     """Return a decorator that gives a function these options, in this order."""
 
@@ -121,9 +128,11 @@ def given_filters(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the filters of the engine that somebody has given, of the values of the options."""
     found: dict[str, Any] = {}
     for name in FILTERS:
-        value = given[name]
+        value = given.get(name)
         if value is None or value == () or (name == "agents" and not value):
             continue
+        if value == "" and name != "tenant":  # as of a script that has not set its variable
+            raise click.UsageError(f"--{_OPTION.get(name, name)} is empty: leave it out for any")
         if name == "state":
             value = [state.upper() for state in value]
         elif name == "label":

@@ -11,7 +11,7 @@ from flowengine.engine.control import Control
 from flowengine.engine.queries import run_infos
 from flowengine.engine.results import RunInfo
 from flowengine.engine.retries import Retries
-from flowengine.engine.run_filters import RunFilters, chosen
+from flowengine.engine.run_filters import RunFilters, chosen, refuse_empty
 from flowengine.engine.run_pages import read_all
 from flowengine.errors import ActionRefused, UnknownRun
 from flowengine.evaluator.actions import RUN_ACTIONS, ActionKind
@@ -150,6 +150,7 @@ class BulkActions:
 
     def _matching(self, kind: ActionKind, filters: Mapping[str, Any]) -> Iterator[str]:
         """Yield the runs that the filters match, the oldest first; none that is started later."""
+        refuse_empty(filters)
         with self._database.read() as session:
             wanted, waits_for = chosen(session, self._tenant, filters)
             latest = session.now() + 1

@@ -1,24 +1,27 @@
-"""Retention: remove ended runs by age, state and workflow, in small transactions."""
+"""Retention: remove ended runs by age and the filters of lists, in small transactions."""
 
 from __future__ import annotations
 
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from flowengine import retention
 from flowengine.engine.filter_values import age_of
 from flowengine.engine.log_store import LogStore
+from flowengine.engine.run_filters import EndedFilters, ended, refuse_empty
+from flowengine.engine.run_pages import read_all
 from flowengine.engine.turn_purger import PurgeResult, TurnPurger
 from flowengine.errors import InvalidFilter
 from flowengine.evaluator.states import RunState
 from flowengine.settings import Settings
 from flowengine.store import Session, Store
 from flowengine.store.purge import Root
+from flowengine.store.run_lists import RunFilter
 from flowengine.store.servers import ServerState
 
 log = logging.getLogger("flowengine")
@@ -49,25 +52,28 @@ class Purger:
         self,
         *,
         older_than: timedelta | float,
-        state: str | Sequence[str] | None = None,
-        workflow: str | None = None,
         dry_run: bool = False,
         seconds: float | None = None,
+        **filters: Unpack[EndedFilters],
     ) -> PurgeResult:
         """Remove runs that ended longer ago than that, with their child runs and all their rows.
 
         `older_than` is a timedelta, or a number of seconds. Without `state`, runs in every final
-        state. An open run, and one with an open child run, is never removed. With `seconds` it
-        stops after that time; a second call continues.
+        state. The other filters are those of a list, for runs that no other has started. An open
+        run, and one with an open child run, is never removed. With `seconds` it stops after that
+        time; a second call continues.
         """
+        refuse_empty(filters)
+        others: dict[str, Any] = {**filters}
+        states = _final(others.pop("state", None))
         with self._database.read() as session:
-            now = session.now()
-        rule: dict[str, Any] = {
-            "before": now - age_of("older_than", older_than),
-            "workflow": workflow,
-        }
-        rule["tenant"] = self._settings.tenant or None
-        rules: list[dict[str, Any]] = [{"state": each, **rule} for each in _final(state)]
+            before = session.now() - age_of("older_than", older_than)
+            if others:
+                wanted = ended(session, self._settings.tenant, states, before, others)
+        if others:
+            return self._apply([], dry_run, seconds, wanted)
+        tenant = self._settings.tenant or None
+        rules = [{"state": each, "before": before, "tenant": tenant} for each in states]
         return self._apply(rules, dry_run, seconds)
 
     def purge_due(self, seconds: float) -> None:
@@ -173,7 +179,11 @@ class Purger:
     # --- in portions ---
 
     def _apply(
-        self, rules: Sequence[dict[str, Any]], dry_run: bool, seconds: float | None
+        self,
+        rules: Sequence[dict[str, Any]],
+        dry_run: bool,
+        seconds: float | None,
+        wanted: Sequence[RunFilter] = (),
     ) -> PurgeResult:
         until = None if seconds is None else time.monotonic() + seconds
         done = PurgeResult()
@@ -183,10 +193,14 @@ class Purger:
                 for rule in rules:
                     runs, steps = session.purge.count(rule)
                     done = done.plus(PurgeResult(runs, steps))
+            for chosen in self._chosen(wanted):
+                steps = sum(root.step_count for root in chosen)
+                done = done.plus(PurgeResult(len(chosen), steps))
             return done
         done = self._remove_marked(until)  # of a purge that ended early
         for rule in rules:
             done = done.plus(self._apply_rule(rule, until))
+        done = done.plus(self._remove_chosen(wanted, until))
         done = done.plus(self._remove_cached(until)).plus(self._remove_idle_keys(until))
         done = done.plus(self._remove_expired_locks()).plus(self._remove_ticks(until))
         return done.plus(self._remove_logs(until)).plus(self._remove_leftovers())
@@ -253,14 +267,36 @@ class Purger:
             if not found:
                 return done
             portion = _portion(found)
-            with self._database.write() as session:
-                removed, below = session.purge.remove_runs([root.id for root in portion])
-            gone = set(removed)
-            steps = below + sum(root.step_count for root in portion if root.id in gone)
-            done = done.plus(PurgeResult(len(removed), steps))
-            done = done.plus(self._remove_marked(until))
+            done = done.plus(self._remove_roots(portion, until))
             last = portion[-1]
         return done.plus(PurgeResult(is_complete=False))
+
+    def _remove_chosen(self, wanted: Sequence[RunFilter], until: float | None) -> PurgeResult:
+        done = PurgeResult()
+        for chosen in self._chosen(wanted):
+            left = chosen
+            while left:
+                if until is not None and time.monotonic() >= until:
+                    return done.plus(PurgeResult(is_complete=False))
+                portion = _portion(left[:_ROOTS])
+                done = done.plus(self._remove_roots(portion, until))
+                left = left[len(portion) :]
+        return done
+
+    def _chosen(self, wanted: Sequence[RunFilter]) -> Iterator[list[Root]]:
+        """Yield the runs of lists that no other has started, a page at a time."""
+        for each in wanted:
+            for ids in read_all(self._database, each, None):
+                with self._database.read() as session:
+                    roots = session.purge.among(ids)
+                yield roots
+
+    def _remove_roots(self, portion: Sequence[Root], until: float | None) -> PurgeResult:
+        with self._database.write() as session:
+            removed, below = session.purge.remove_runs([root.id for root in portion])
+        gone = set(removed)
+        steps = below + sum(root.step_count for root in portion if root.id in gone)
+        return PurgeResult(len(removed), steps).plus(self._remove_marked(until))
 
     def _remove_marked(self, until: float | None) -> PurgeResult:
         """Remove the other rows of removed runs. Several processes may do it at once."""

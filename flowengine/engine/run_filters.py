@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
@@ -17,8 +18,8 @@ _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _TIMES = ("created_after", "created_before", "finished_after", "finished_before")
 
 
-class RunFilters(TypedDict, total=False):
-    """The conditions of a list of runs, or of an action on many; all hold. None: any run."""
+class EndedFilters(TypedDict, total=False):
+    """The conditions of ended runs that are to be removed; all hold. None: any run."""
 
     workflow: str | Sequence[str] | None  #: its qualified name, or the last part of one
     named: str | None  #: the same; if no run's workflow has the name, any part of a name
@@ -32,16 +33,22 @@ class RunFilters(TypedDict, total=False):
     finished_after: datetime | int | None
     finished_before: datetime | int | None
     newer_than: timedelta | float | None  #: since its start; a number: of seconds
-    older_than: timedelta | float | None
     error_type: str | None  #: of the run, of an error that was caught in it, or of a cause
+    agents: bool  #: runs of calls of turns, and no others
+
+
+class RunFilters(EndedFilters, total=False):
+    """The conditions of a list of runs, or of an action on many; all hold. None: any run."""
+
+    older_than: timedelta | float | None  #: since its start; a number: of seconds
     server: str | None  #: that runs a step of it now: its name or id
     alarm: bool | None
     parent: str | None  #: the id of the run that started it
     waits_for: str | None  #: a WaitKind
-    agents: bool  #: runs of calls of turns, and no others
 
 
 NAMES = frozenset(RunFilters.__annotations__)
+_OF_ENDED = frozenset(EndedFilters.__annotations__)
 
 
 def chosen(
@@ -80,6 +87,34 @@ def chosen(
         **given,
     )
     return wanted, kind
+
+
+def ended(
+    session: Session, bound: str, states: Sequence[str], before: int, filters: Mapping[str, Any]
+) -> list[RunFilter]:
+    """Return the filters of the store for runs that ended before that time; together they are all.
+
+    Runs of calls of turns have an index of their own. Raises InvalidFilter.
+    """
+    for name in sorted(filters.keys() - _OF_ENDED):
+        expected = "left out: no ended run that is removed by itself has it"
+        raise InvalidFilter.of(name, filters[name], expected)
+    wanted, _ = chosen(session, bound, filters)
+    at = min([before] if wanted.finished_before is None else [before, wanted.finished_before])
+    wanted = replace(wanted, states=states, finished_before=at, oldest_first=True)
+    of_agents = replace(wanted, agents=True)
+    return [of_agents] if wanted.agents else [replace(wanted, only_listed=True), of_agents]
+
+
+def refuse_empty(filters: Mapping[str, Any]) -> None:
+    """Raise InvalidFilter for a filter that is given and chooses nothing, before an action.
+
+    A list shows any run then; an action on all runs shall not be a variable that nobody has set.
+    """
+    for name in ("workflow", "named", "id_prefix", "state"):
+        value = filters.get(name)
+        if value is not None and not value:
+            raise InvalidFilter.of(name, value, "not empty: leave it out for any run")
 
 
 def _wait_kind(given: str | None) -> WaitKind | None:

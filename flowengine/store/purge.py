@@ -32,6 +32,10 @@ _ROOTS = (
     "SELECT r.id, r.created, r.step_count FROM flowengine_run r WHERE {where} "
     "ORDER BY r.created, r.id LIMIT %(most)s"
 )
+_CHOSEN = (
+    "SELECT r.id, r.created, r.step_count FROM {IDS} {JOIN} flowengine_run r ON r.id = w.value "
+    "WHERE r.parent_run_id IS NULL ORDER BY r.created, r.id"
+)
 _COUNT = "SELECT count(*), coalesce(sum(r.step_count), 0) FROM flowengine_run r WHERE {where}"
 _FAMILY = (
     "SELECT r.root_run_id, r.id, r.state, r.step_count FROM {IDS} {JOIN} flowengine_run r "
@@ -122,6 +126,10 @@ class Purge(Part):
             values |= {"at": after.created, "behind": after.id}
         rows = self._session.rows(_ROOTS.format(where=where), {**values, "most": most})
         return [Root(*row) for row in rows]
+
+    def among(self, run_ids: Sequence[str]) -> list[Root]:
+        """Return those of these runs that no other has started, the oldest first."""
+        return [Root(*row) for row in self._rows(_CHOSEN, run_ids)]
 
     def count(self, rule: Mapping[str, Any]) -> tuple[int, int]:
         """Return the number of runs that a rule admits, without child runs, and of their steps."""
@@ -254,7 +262,6 @@ def _where(rule: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     where, values = _WHERE, dict(rule)
     # Two partial indexes have the runs of agents and those of everybody else.
     where += f" AND r.{RUN_IS_OF_AGENT if values.pop('of_agents', False) else RUN_IS_LISTED}"
-    for column in ("workflow", "tenant"):
-        if values.get(column) is not None:
-            where += f" AND r.{column} = %({column})s"
+    if values.get("tenant") is not None:
+        where += " AND r.tenant = %(tenant)s"
     return where, values

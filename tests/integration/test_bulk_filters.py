@@ -178,3 +178,106 @@ def test_runs_are_acted_on_oldest_first(flow: Flow) -> None:
         flow.clock.advance(seconds=1)
     result = flow.engine.hold_all(dry_run=True)
     assert [info.id for info in result.first] == started
+
+
+@pytest.mark.parametrize("action", [*ACTIONS, "purge"])
+@pytest.mark.parametrize("option", ["--workflow", "--id", "--key", "--error"])
+def test_an_empty_filter_is_refused_and_not_taken_for_all_runs(
+    flow: Flow, action: str, option: str
+) -> None:
+    # As of a script that has not set its variable: flowengine cancel --workflow "$NAME".
+    run = asks.start()
+    needed = ["--older-than", "0s"] if action == "purge" else []
+    result = CliRunner().invoke(main, [action, *needed, option, ""])
+    assert result.exit_code == 2, result.output
+    assert f"{option} is empty" in " ".join(result.stderr.split())
+    assert run.state == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    "empty", [{"workflow": ""}, {"workflow": []}, {"named": ""}, {"id_prefix": ""}, {"state": []}]
+)
+def test_an_empty_filter_of_a_program_is_refused(flow: Flow, empty: dict[str, Any]) -> None:
+    run = asks.start()
+    for action in ACTIONS:
+        with pytest.raises(InvalidFilter, match="leave it out for any"):
+            bulk(flow, action, **empty)
+    with pytest.raises(InvalidFilter, match="leave it out for any"):
+        flow.engine.purge(older_than=0, **empty)
+    assert run.state == "RUNNING"
+
+
+def test_a_purge_takes_the_filters_of_the_list_that_ended_runs_can_have() -> None:
+    listed, own = options_of("list"), options_of("purge")
+    # The age is that of the end; an ended run waits for nothing, and has neither a server nor an
+    # alarm; child runs are removed with their root.
+    not_of_ended = {"older_than", "server", "alarm", "parent", "waits_for"}
+    wanted = {name: listed[name] for name in FILTERS if name not in not_of_ended}
+    assert {name: own.get(name) for name in wanted} == wanted
+    assert not {"server", "alarm", "parent", "waits_for"} & set(own)
+
+
+def test_a_purge_removes_the_runs_that_a_list_with_its_filter_shows(flow: Flow) -> None:
+    parts = [
+        one.options(labels={"team": "a"}, key="k", tenant="shop").start(1),
+        one.start(-1),
+        refunds.start(-1),
+        one.start(2),
+    ]
+    flow.settle()
+    flow.clock.advance(hours=2)
+    later = one.start(3)
+    flow.settle()
+    open_run = asks.options(labels={"team": "a"}).start()
+    flow.clock.advance(seconds=1)
+    chosen: list[tuple[dict[str, Any], list[Any]]] = [
+        ({"label": {"team": "a"}, "state": "FAILED"}, []),
+        ({"label": {"team": "a"}}, [parts[0]]),
+        ({"error_type": "ValueError"}, [parts[2]]),
+        ({"error_type": "DoesNotMatch", "workflow": "one"}, [parts[1]]),
+        ({"newer_than": 3600}, [later]),
+        ({"id_prefix": parts[3].id[:12]}, [parts[3]]),
+    ]
+    for filters, runs in chosen:
+        shown = {run.id for run in flow.engine.list(**filters) if run.is_final}
+        assert shown == {run.id for run in runs}
+        assert flow.engine.purge(older_than=0, dry_run=True, **filters).runs == len(runs)
+        assert flow.engine.purge(older_than=0, **filters).runs == len(runs)
+        assert [run.id for run in flow.engine.list(**filters) if run.is_final] == []
+    assert [run.id for run in flow.engine.list()] == [open_run.id]
+
+
+def test_a_purge_with_a_filter_removes_roots_with_their_child_runs_and_no_child_alone(
+    flow: Flow,
+) -> None:
+    parent = asking.start()
+    flow.settle()
+    (child,) = flow.engine.list(parent=parent.id)
+    flow.engine.send(child.id, "size", 3)
+    flow.settle()
+    flow.clock.advance(seconds=1)
+    assert flow.engine.purge(older_than=0, workflow="asks").runs == 0
+    assert flow.engine.purge(older_than=0, workflow="asking", dry_run=True).runs == 1
+    assert flow.engine.purge(older_than=0, workflow="asking").runs == 2
+    assert flow.engine.list() == []
+
+
+def test_a_purge_with_a_filter_looks_at_more_runs_than_a_page_has(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, number in (("PAGE", 3), ("_SCANNED", 4)):
+        monkeypatch.setattr(f"flowengine.engine.run_pages.{name}", number)
+    for n in range(12):
+        one.start(-(n % 2))
+    flow.settle()
+    flow.clock.advance(seconds=1)
+    done = flow.engine.purge(older_than=0, error_type="DoesNotMatch")
+    assert (done.runs, done.is_complete) == (6, True)
+    assert len(flow.engine.list()) == 6
+
+
+def test_a_purge_refuses_filters_that_no_ended_run_has(flow: Flow) -> None:
+    for filters in ({"server": "io"}, {"waits_for": "time"}, {"parent": "a"}, {"alarm": True}):
+        given: dict[str, Any] = dict(filters)
+        with pytest.raises(InvalidFilter):
+            flow.engine.purge(older_than=0, **given)
