@@ -32,7 +32,7 @@ from flowengine.settings import Settings
 from flowengine.store import Session, Store
 from flowengine.store.commits import OutboxRule
 from flowengine.store.outbox import RUN_ALARM, SCHEDULE_STOPPED, Entry, id_of_schedule
-from flowengine.store.shown_values import readable
+from flowengine.store.shown_values import UNREADABLE, readable
 
 log = logging.getLogger("flowengine")
 
@@ -180,9 +180,13 @@ class Hooks:
         return len(due)
 
     def _deliver(self, entry: Entry) -> None:
-        with self._database.read() as session:
-            delivery = self._read(session, entry)
+        delivery: Delivery | None = None
         problem: Exception | None = None
+        with self._database.read() as session:
+            try:
+                delivery = self._read(session, entry)
+            except UNREADABLE as error:  # those behind it are delivered
+                problem = error
         if delivery is not None and delivery.outcomes:
             try:
                 self._sinks[entry.sink](delivery)
@@ -300,7 +304,7 @@ def _outcomes(session: Session, run: RunInfo, entry: HistoryEntry) -> list[Outco
 
 
 def _error(error: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if not readable(error):  # a sink gets it from a process that can read it
+    if not readable(error):  # raises: a sink gets it from a process that can read it
         return None
     assert error is not None
     shown = {name: error.get(name) for name in ("type", "message", "path")}

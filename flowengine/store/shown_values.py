@@ -16,6 +16,8 @@ from flowengine.program.nodes import Json
 from flowengine.store import codec
 from flowengine.store.records import STEP_COLUMNS, TASK_COLUMNS, step_from, task_from
 
+#: Raised by reading a value without its key, or a damaged one.
+UNREADABLE = (PayloadUnreadable, ValueError, AttributeError, RecursionError)
 _MARK = "unreadable"
 _ERROR_FIELDS = ("path", "type", "message")
 _PARAMS, _RETURNS, _ERROR, _PATH = map(STEP_COLUMNS.index, ("params", "returns", "error", "path"))
@@ -47,7 +49,7 @@ def shown_value(text: str | None) -> Json:
     """Decode a value, or return its placeholder."""
     try:
         return codec.load(text)
-    except (PayloadUnreadable, ValueError, RecursionError) as problem:
+    except UNREADABLE as problem:
         return Unreadable.because(_reason(problem))
 
 
@@ -55,7 +57,7 @@ def shown_attributes(text: str | None) -> dict[str, Any]:
     """Decode a map of attributes, or return its placeholder; large values stay references."""
     try:
         return codec.attributes(text)
-    except (PayloadUnreadable, ValueError, AttributeError, RecursionError) as problem:
+    except UNREADABLE as problem:
         return Unreadable.because(_reason(problem))
 
 

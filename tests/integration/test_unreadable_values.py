@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from sqlalchemy import text
 from flowengine import Retry, event_facet, wait_for, workflow
 from flowengine.agents.views import agent_page, card_text, turn_page, turn_view
 from flowengine.cli import main
+from flowengine.engine import hooks
 from flowengine.errors import EarlierRunFailed, PayloadUnreadable, RunFailed
 from flowengine.settings import Settings
 from flowengine.store import codec
 from flowengine.store.codec import use_payload_codec
 from flowengine.testing import Flow
 from tests.integration.agents_seen.clerks import greeter
+from tests.integration.test_hooks import KEYS, Receiver, delivered, receiving
 from tests.integration.test_operations_commands import runner
 
 pytest.importorskip("cryptography", reason="the extra `secrets` is not installed")
@@ -56,6 +59,12 @@ def settings(keys: str) -> Settings:
 def no_codec_behind() -> Iterator[None]:
     yield
     use_payload_codec(None)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as receiver:
+        yield receiver
 
 
 class Rows:
@@ -180,6 +189,33 @@ def test_a_damaged_value_breaks_one_row(database_url: str) -> None:
             assert listed[rows.asking].waits_for is not None
             step = next(s for s in flow.engine.steps(rows.failed) if s.path == "flow.work")
             assert "cannot be read" in str(step.error), damage
+
+
+def test_outcomes_that_cannot_be_read_do_not_keep_those_behind_them(
+    database_url: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "_BATCH", 2)
+
+    def hooked(keys: str) -> Settings:
+        address = {"webhook_url": receiver.url, "webhook_keys": KEYS, "webhook_timeout": 0.3}
+        return replace(settings(keys), **address)  # type: ignore[arg-type]
+
+    with Flow(store_url=database_url, settings=hooked(OLD)) as flow:
+        failed = {flow.start(flow_, "fail").id for _ in range(3)}
+        for _ in range(3):
+            flow.settle()
+            flow.clock.advance(seconds=2)
+    with Flow(store_url=database_url, settings=hooked(NEW)) as flow:
+        flow.clock.advance(minutes=1)
+        done = flow.start(flow_, "new")
+        flow.settle()
+        while flow.engine.hooks.deliver():
+            pass
+        assert {body["run_id"] for body in receiver.bodies} == {done.id}
+    with Flow(store_url=database_url, settings=hooked(f"{NEW},{OLD}")) as flow:
+        delivered(flow)
+        assert {body["run_id"] for body in receiver.bodies} == {done.id, *failed}
+        assert "refused fail" in str([body["outcomes"] for body in receiver.bodies])
 
 
 def invoke(url: str, *arguments: str, keys: str = NEW) -> Result:
