@@ -16,9 +16,9 @@ from flowengine.engine.queries import RunQueries
 from flowengine.errors import DatabaseTooNew, DatabaseTooOld
 from flowengine.payload_codecs import codec_of
 from flowengine.settings import Settings
-from flowengine.store import Database, codec, ensure_schema, upgrade_schema
+from flowengine.store import Database, codec, ensure_schema, refuse_newer, upgrade_schema
 from flowengine.store.database_url import with_connect_timeout
-from flowengine.store.migrations import HEAD
+from flowengine.store.migrations import HEAD, KNOWN
 from flowengine.store.schema_upgrade import revision_of
 
 if TYPE_CHECKING:
@@ -155,6 +155,10 @@ def print_upgrade(before: str | None) -> None:
     database = _database(settings)
     try:
         found = _revision_of(database) if before is None else before.removeprefix("none")
+        if before is None and found and found not in KNOWN:
+            refuse_newer(database, found)
+            click.echo(f"-- revision {found}: newer than {HEAD}, nothing to upgrade")
+            return
         click.echo(upgrade_sql(database.engine.dialect, found, settings.schema), nl=False)
     finally:
         database.close()

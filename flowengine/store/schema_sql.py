@@ -37,7 +37,8 @@ def upgrade_sql(dialect: Dialect, before: str, schema: str = "") -> str:
             f"revision {_MOVES_ROWS} moves rows, which SQL alone does not do: upgrade this "
             f"database of revision {before} with `flowengine db upgrade`"
         )
-    head = [f"-- flowengine: schema {before or 'none'} to {HEAD}", "BEGIN;"]
+    server = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}[dialect.name]
+    head = [f"-- flowengine: schema {before or 'none'} to {HEAD}, for {server}", "BEGIN;"]
     if before and dialect.name == "postgresql":
         head.append(f"{LOCK_TIMEOUT};")
     if schema:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from flowengine.store.migrations import HEAD
 from tests.acceptance import commands
 
 FLOWENGINE = str(Path(sys.executable).parent / "flowengine")
@@ -251,6 +254,25 @@ def test_upgrade_creates_a_database_and_reports_it(here: Path) -> None:
     assert "upgraded from nothing to" in flowengine(here, "db", "upgrade")
     assert "is up to date" in flowengine(here, "db", "upgrade")
     assert "no runs" in flowengine(here, "list")
+
+
+def test_printed_statements_say_for_which_database_they_are(here: Path) -> None:
+    printed = flowengine(here, "db", "upgrade", "--sql")
+    assert printed.startswith(f"-- flowengine: schema none to {HEAD}, for SQLite\n")
+
+
+def test_no_statements_are_printed_for_a_newer_schema_and_one_with_less_is_refused(
+    here: Path,
+) -> None:
+    flowengine(here, "db", "upgrade")
+    with closing(sqlite3.connect(here / "flowengine.db")) as database, database:
+        database.execute("UPDATE flowengine_alembic_version SET version_num = '9001'")
+    printed = flowengine(here, "db", "upgrade", "--sql")
+    assert printed == f"-- revision 9001: newer than {HEAD}, nothing to upgrade\n"
+    with closing(sqlite3.connect(here / "flowengine.db")) as database, database:
+        database.execute("UPDATE flowengine_counter SET value = 9001 WHERE name = 'schema.lowest'")
+    refused = flowengine(here, "db", "upgrade", "--sql", expect=1)
+    assert "which needs a flowengine of revision 9001 or later" in refused
 
 
 def test_tenants_filter_the_list_and_bind_the_commands(here: Path) -> None:
