@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -107,7 +107,7 @@ def began(place: Path) -> Iterator[Earlier]:
         yield found
     finally:
         for pid in (found.processes["worker"], *found.pids):
-            if lives(pid):
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         found.worker.join()
 
