@@ -30,7 +30,16 @@ _OF_DATABASES = frozenset({"database_url", "opened"})
 
 #: Files that take a minute and more. They come first: one that came last would keep one process
 #: busy while the others have nothing left to do.
-LONG = ("test_examples", "test_embedded", "test_documents", "test_outages", "test_combinations")
+LONG = (
+    "test_examples",
+    "test_embedded",
+    "test_documents",
+    "test_outages",
+    "test_combinations",
+    "test_ported_project",
+    "test_named_database",
+    "test_two_apps",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -83,6 +83,7 @@ def reencrypting(fleet: Fleet, directory: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.chaos  # nine restarts of processes
 def test_a_key_is_replaced_under_load_and_kills_and_nothing_is_lost_or_waits(
     make_fleet: MakeFleet, tmp_path: Path, chaos_seed: int
 ) -> None:
