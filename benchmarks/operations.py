@@ -1,4 +1,4 @@
-"""What an installation costs: growth of the database, memory, and transactions while it idles.
+"""The cost of an installation: growth of the database, memory, and transactions while it idles.
 
 One worker with four pool children and a beat, with the default settings, on a private PostgreSQL
 and Redis. Counts and sizes, no times; docs/operations.md has them under Sizing.

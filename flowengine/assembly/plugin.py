@@ -14,11 +14,11 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from celery import Celery, bootsteps, signals
+from celery import Celery, signals
 
 from flowengine.assembly.app_addresses import (
     broker_fingerprint,
@@ -27,8 +27,8 @@ from flowengine.assembly.app_addresses import (
     require_shared_database,
 )
 from flowengine.assembly.celery_patches import patch_celery
-from flowengine.assembly.facet_code import FacetCodeCheck
 from flowengine.assembly.flower_pages import show_in_flower
+from flowengine.assembly.heartbeat_step import HeartbeatStep
 from flowengine.assembly.in_place import InPlaceLauncher
 from flowengine.assembly.launcher import EngineLauncher
 from flowengine.assembly.message_guard import guard_consumers
@@ -41,26 +41,20 @@ from flowengine.dispatch import CeleryNotifier
 from flowengine.engine import Engine
 from flowengine.engine.hooks import SIGNALS
 from flowengine.engine.watchdog import Watchdog
-from flowengine.library import end_left_commands, offer_commands
+from flowengine.library import offer_commands
 from flowengine.message_keys import MessageKeys
 from flowengine.secret_keys import set_secret_key_source
 from flowengine.settings import Settings
 from flowengine.signals import send_signals
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
-from flowengine.store.failures import DatabaseFailure
 from flowengine.tasks import celery_tasks
-from flowengine.tasks.control_queue import ControlQueue
-from flowengine.tasks.drained_queues import DrainedQueues
 from flowengine.tasks.flower_events import StepEvents
-from flowengine.tasks.lost_tries import send_end
 from flowengine.tasks.signature_check import SignatureCheck
 from flowengine.tasks.task_steps import offer_task_steps
 from flowengine.worker import CircuitBreakers, TaskWorker
-from flowengine.worker.heartbeat import Heartbeat, server_of, worker_heartbeat
 from flowengine.worker.orphan_guard import OrphanGuard
 from flowengine.worker.outage_log import outage_log
-from flowengine.worker.published_workflows import trace_workflows
 from flowengine.worker.redis_address import redis_address
 from flowengine.worker.script_runner import offer_scripts
 
@@ -82,11 +76,10 @@ class FlowEngine:
         self.hostname = ""  #: of the worker, once it is one
         self.main_pid = 0  #: of the worker
         self.sends_events = False
-        self._queues = WorkerQueues(app)
-        self.facet_code: FacetCodeCheck | None = None  #: of a worker that runs steps
+        self.queues = WorkerQueues(app)
         self._in_place: InPlaceLauncher | None = None  #: with `task_always_eager`
         app.flowengine = self
-        app.steps["worker"].add(_HeartbeatStep)
+        app.steps["worker"].add(HeartbeatStep)
         if app.configured:
             self._configure(app)
         else:
@@ -98,7 +91,7 @@ class FlowEngine:
         signals.worker_process_init.connect(self._begin_child, weak=False)
         signals.worker_process_shutdown.connect(self._end_process, weak=False)
         set_launcher_source(self.launcher)
-        set_task_list_source(self._queues.task_list)
+        set_task_list_source(self.queues.task_list)
         set_secret_key_source(lambda: self.settings.secret_keys)
         offer_task_steps()
         show_in_flower()
@@ -153,7 +146,7 @@ class FlowEngine:
         self._register_facets(self.app)
         outages = outage_log(self.settings.database_url)
         celery_tasks.register_workflows(self.app, self, outages, self._check)
-        self._queues.choose(options, self.settings.control_queue)
+        self.queues.choose(options, self.settings.control_queue)
 
     def _report_worker(self, sender: str, instance: Any, **_: Any) -> None:
         if instance.app is self.app:
@@ -234,50 +227,13 @@ class FlowEngine:
     def identity(self) -> WorkerIdentity:
         return WorkerIdentity(self._server_id, self._boot_id, os.getpid())
 
-    def heartbeat(self, worker: Any) -> Heartbeat:
-        def consume(queue: str) -> None:
-            self._queues.add(queue)
-            worker.consumer.call_soon(_consume_now, worker.consumer, queue)
-
-        def cancel(queue: str) -> None:
-            self._queues.leave(queue)
-            if worker.consumer is not None:
-                worker.consumer.call_soon(_cancel_now, worker.consumer, queue)
-
-        app, broker = str(self.app.main or ""), broker_fingerprint(self.app)
-        server = server_of(self._server_id, self._boot_id, worker.hostname, app, broker)
-        drained = DrainedQueues(server, self.consumed, consume, cancel)
-        self.facet_code = FacetCodeCheck(server, self.settings.server_timeout)
-        # The last job: a control queue that a drained worker has just taken is left again.
-        jobs: list[Callable[[Engine], object]] = [self._check_facet_code, drained.check]
-        if self.settings.control_queue not in self._queues.excluded:
-            jobs.insert(0, ControlQueue(self.settings, drained.task_lists, consume).check)
-        return worker_heartbeat(
-            lambda: self.engine,
-            self.settings,
-            server,
-            drained.task_lists,
-            *jobs,
-            tidy=self._end_left_commands,
-            end=_end_worker,
-            tell=send_end,
-        )
-
-    def _check_facet_code(self, engine: Engine) -> None:
-        """Do what the start could not do while the database was away."""
-        if self.facet_code is not None and self.facet_code.is_refused(engine):
-            _end_worker()
-
-    def _end_left_commands(self) -> None:
-        end_left_commands(self.settings)
-
     def consumed(self) -> list[str]:
-        return self._queues.consumed()
+        return self.queues.consumed()
 
     def takes_part(self, pool: type) -> bool:
         """Return whether the worker of this process, which has this pool, runs steps."""
-        own = {*self._queues.task_lists(), self.settings.control_queue}
-        return takes_part(pool, filter(self._queues.consumes, own))
+        own = {*self.queues.task_lists(), self.settings.control_queue}
+        return takes_part(pool, filter(self.queues.consumes, own))
 
     # --- called by the Celery tasks ---
 
@@ -302,9 +258,9 @@ class FlowEngine:
 
         A pool child does not learn of queues that are added later; the worker's row has them.
         """
-        if self._queues.consumes(task_list):
+        if self.queues.consumes(task_list):
             return True
-        name = self._queues.name_of(task_list)
+        name = self.queues.name_of(task_list)
         with self.engine.database.read() as session:
             registered = session.servers.by_boot_ids([self._boot_id])
         if any(name in server.topics for server in registered):
@@ -335,13 +291,6 @@ class FlowEngine:
 
     def watch(self) -> None:
         Watchdog(self.engine).tick()
-
-
-def _end_worker() -> None:
-    """Have Celery end this worker as after SIGTERM, with exit code 1."""
-    from celery.worker import state  # a client does not need it
-
-    state.should_stop = 1
 
 
 def redis_of(app: Celery) -> str:
@@ -395,59 +344,3 @@ class _Process:
         self.relay = celery_tasks.WakeupRelay(
             self.engine, plugin.identity(), self.task_worker.async_tries.declined
         )
-
-
-def _consume_now(consumer: Any, queue: str) -> None:
-    """Consume a queue in the thread of the consumer; one that reconnects does it anyway."""
-    if consumer.task_consumer is not None:
-        consumer.add_task_queue(queue)
-
-
-def _cancel_now(consumer: Any, queue: str) -> None:
-    if consumer.task_consumer is not None:
-        consumer.cancel_task_queue(queue)
-
-
-class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    label = "flowengine"
-    status: Any = None  #: the pages of the worker, if they are served
-
-    def include_if(self, worker: Any) -> bool:
-        return bool(worker.app.flowengine.takes_part(worker.pool_cls))
-
-    def start(self, worker: Any) -> None:
-        flowengine = worker.app.flowengine
-        self.heartbeat = flowengine.heartbeat(worker)
-        trace_workflows()  # the pool forks after this step
-        try:
-            # A wrong schema is reported at once, and the first claim finds the limits of a server
-            # that is registered: the consumer is started after this step.
-            self.heartbeat.send(flowengine.engine)
-            if flowengine.facet_code.is_refused(flowengine.engine):
-                self.heartbeat.stop()
-                raise SystemExit(1)
-        except DatabaseFailure as problem:  # the heartbeat asks for the engine again
-            outage_log(flowengine.settings.database_url).note(problem)
-        self.heartbeat.start()
-        if flowengine.settings.status_port:
-            from flowengine.assembly.worker_status import serve_status  # needs tornado
-
-            self.status = serve_status(flowengine, worker, self.heartbeat)
-
-    def stop(self, worker: Any) -> None:
-        # Running tries are finished first: the pool is stopped after this step, and a
-        # deregistered server would be asked for them.
-        if self.status is not None:
-            self.status.stopping()
-
-        def shut_down(**_: Any) -> None:
-            worker.app.flowengine.finish_coroutines()
-            worker.app.flowengine.end_logs()
-            self.heartbeat.stop()
-            if self.status is not None:
-                self.status.stop()
-
-        signals.worker_shutdown.connect(shut_down, weak=False)
-
-    def terminate(self, worker: Any) -> None:
-        self.heartbeat.stop()

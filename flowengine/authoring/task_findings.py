@@ -1,4 +1,4 @@
-"""What a Celery task does that a step cannot carry over, each with its file and line.
+"""The features of a Celery task that a step cannot carry over, each with its file and line.
 
 Nothing of a task is dropped in silence: `event_facet(task)` warns, with ``strict=True`` it refuses
 the task, and `flowengine check` lists the same findings.

@@ -1,4 +1,4 @@
-"""Who did what: the actions on all runs, and operations on workers, workflows and limits."""
+"""The log of actions: those on all runs, and operations on workers, workflows and limits."""
 
 from __future__ import annotations
 

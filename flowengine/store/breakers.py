@@ -28,7 +28,7 @@ _PARKED = statement(
 
 
 class BreakerOverride(NamedTuple):
-    """What somebody has set for a breaker; None: that of the code."""
+    """The values that somebody has set for a breaker; None: that of the code."""
 
     name: str
     is_open: bool  #: no call is permitted, whatever its state

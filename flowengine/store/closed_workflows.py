@@ -24,7 +24,7 @@ _CLOSE = (
 
 
 class Closing(NamedTuple):
-    """Who has closed a workflow, why and when."""
+    """A closed workflow: by whom, why and when."""
 
     workflow: str
     actor: str

@@ -275,7 +275,7 @@ class LimitRow(_Table):
 
 
 class BreakerRow(_Table):
-    """What somebody has set for a circuit breaker, in place of its code."""
+    """The values that somebody has set for a circuit breaker, in place of its code's."""
 
     name: str = _name(primary_key=True)
     is_open: bool = False  #: held open: no call is permitted

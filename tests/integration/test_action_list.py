@@ -1,4 +1,4 @@
-"""Who did what: the actions on all runs and operations, filtered and paged."""
+"""The log of actions: those on all runs and operations, filtered and paged."""
 
 from __future__ import annotations
 

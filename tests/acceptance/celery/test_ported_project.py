@@ -120,24 +120,14 @@ def test_the_old_project_tells_of_its_failures(orders: Orders, sentry: Sentry) -
         running.stop()
 
 
-def test_the_ported_project_tells_of_its_failures_like_the_old_one(
-    orders: Orders, sentry: Sentry
+@pytest.mark.parametrize(("module", "read"), [("after", "result"), ("imported", "get")])
+def test_the_ported_project_and_the_imported_canvas_tell_of_failures_like_the_old_one(
+    orders: Orders, sentry: Sentry, module: str, read: str
 ) -> None:
-    orders.python("-m", "flowengine", "-A", "after", "db", "upgrade")
-    running = worker(orders, "after", "--beat")
+    orders.python("-m", "flowengine", "-A", module, "db", "upgrade")
+    running = worker(orders, module, "--beat")
     try:
-        assert told(orders, sentry, "after", "result") == EXPECTED
-    finally:
-        running.stop()
-
-
-def test_the_imported_canvas_tells_of_its_failures_like_the_old_one(
-    orders: Orders, sentry: Sentry
-) -> None:
-    orders.python("-m", "flowengine", "-A", "imported", "db", "upgrade")
-    running = worker(orders, "imported", "--beat")
-    try:
-        assert told(orders, sentry, "imported", "get") == EXPECTED
+        assert told(orders, sentry, module, read) == EXPECTED
     finally:
         running.stop()
 
