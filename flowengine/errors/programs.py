@@ -102,11 +102,11 @@ class WorkflowNotImported(UnknownWorkflow):
 
 @dataclass(eq=False, repr=False)
 class StartRefused(ProgramError):
-    """A `flowengine.execute` message started no run."""
+    """A message that asks for a run, `flowengine.execute` or that of a former task, started none."""
 
     workflow: str
     reason: str  #: without values of inputs: logs, Flower and result backends show it
-    _text = "flowengine.execute started no run of {workflow!r}: {reason}"
+    _text = "the message started no run of {workflow!r}: {reason}"
 
 
 @dataclass(eq=False, repr=False)
