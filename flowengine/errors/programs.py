@@ -102,7 +102,7 @@ class WorkflowNotImported(UnknownWorkflow):
 
 @dataclass(eq=False, repr=False)
 class StartRefused(ProgramError):
-    """A message that asks for a run, `flowengine.execute` or that of a former task, started none."""
+    """A message that asks for a run (`flowengine.execute`, or a former task) started none."""
 
     workflow: str
     reason: str  #: without values of inputs: logs, Flower and result backends show it
