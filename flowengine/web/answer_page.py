@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,10 +19,8 @@ from flowengine.answer_links import LinkedAnswer
 from flowengine.engine import Engine
 from flowengine.errors import AnswerRefused, FlowengineError, LinkRefused, UnknownRun, ValueRefused
 from flowengine.printable import printable
-from flowengine.settings import Settings
-from flowengine.store import Database
 from flowengine.store.failures import DatabaseFailure
-from flowengine.web.async_queries import queries_of
+from flowengine.web.engines import engine_of
 
 _TEMPLATES = Loader(str(Path(__file__).parent / "templates"))
 _Shown: TypeAlias = dict[str, Any]  # values of the template, and the HTTP status
@@ -35,6 +32,8 @@ class AnswerPage(RequestHandler):
 
     def check_xsrf_cookie(self) -> None:
         """The link is a secret that another site does not have: no cookie is needed."""
+
+    application: Any
 
     def set_default_headers(self) -> None:
         self.set_header("Referrer-Policy", "no-referrer")  # the address is the credential
@@ -66,13 +65,13 @@ class AnswerPage(RequestHandler):
         await self.finish(_TEMPLATES.load("answer.html").generate(**values))
 
     def _question(self, link: str) -> _Shown:
-        engine = _engine(self)
+        engine = engine_of(self.application.capp)
         linked = engine.answers.read_link(link)
         schema = engine.answers.expected(linked.run_id, linked.name)
         return {**_shown(engine, linked), "schema": _written(schema) if schema else ""}
 
     def _send(self, link: str) -> _Shown:
-        engine = _engine(self)
+        engine = engine_of(self.application.capp)
         linked = engine.answers.read_link(link)
         typed = self.get_body_argument("value", "")
         shown = _shown(engine, linked)
@@ -101,18 +100,3 @@ def _written(value: Any) -> str:
 def _reason(refused: Exception) -> str:
     reason = getattr(refused, "reason", "") or "the run does not exist any more"
     return f"The answer was not taken: {reason}."
-
-
-def _engine(handler: Any) -> Engine:
-    """Return the engine of the Celery app, which wakes its workers; else one on its database."""
-    app = handler.application.capp
-    plugin = getattr(app, "flowengine", None)
-    if plugin is not None:
-        engine: Engine = plugin.engine
-        return engine
-    return _own_engine(queries_of(app).settings)
-
-
-@cache
-def _own_engine(settings: Settings) -> Engine:
-    return Engine(Database(settings.database_url, schema=settings.schema), settings=settings)

@@ -43,6 +43,15 @@ class StoreQueries:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(_executor, self._run_query, query)
 
+    async def act(self, act: Callable[[], T]) -> T:
+        """Call something that opens the database itself in a thread; it is not created."""
+
+        def checked() -> T:
+            self._check()
+            return act()
+
+        return await asyncio.get_running_loop().run_in_executor(_executor, checked)
+
     def _run_query(self, query: Callable[[Session], T]) -> T:
         began, most = time.monotonic(), self.settings.max_page_seconds
         try:

@@ -26,7 +26,7 @@ from flowengine.evaluator.states import RunState
 from flowengine.secret_keys import without_secrets
 from flowengine.store import Session
 from flowengine.store.database import system_clock
-from flowengine.web import metrics
+from flowengine.web import limit_api, metrics
 from flowengine.web.agent_pages import (
     AgentsApi,
     AgentsPage,
@@ -267,4 +267,5 @@ HANDLERS = [
     url(r"/api/workflows", RunsApi),
     url(r"/api/workflows/metrics", RunMetricsApi),  # no run has this id
     url(r"/api/workflows/([^/]+)", RunApi),
+    *limit_api.HANDLERS,
 ]

@@ -533,7 +533,7 @@ from flowengine.web import install
 before = len(urls.handlers)
 assert install() and install()
 from flowengine.web.pages import HANDLERS
-assert len(urls.handlers) == before + len(HANDLERS) == before + 12
+assert len(urls.handlers) == before + len(HANDLERS) == before + 21
 """
     )
     assert output == ""
