@@ -98,7 +98,12 @@ _SLOTS = (
     "DELETE FROM flowengine_slot WHERE (until IS NULL OR until <= %s) AND NOT EXISTS (SELECT 1 "
     "FROM flowengine_task t WHERE t.uuid = flowengine_slot.task_id) RETURNING 1"
 )
-_SERVERS = "DELETE FROM flowengine_server WHERE state IN ({}) AND ping_time < %s RETURNING uuid"
+# The last one of each app that has stored its code stays: its runs may wait for longer.
+_SERVERS = (
+    "DELETE FROM flowengine_server WHERE state IN ({}) AND ping_time < %s AND NOT (definitions IS "
+    "NOT NULL AND start_time = (SELECT max(o.start_time) FROM flowengine_server o "
+    "WHERE o.app = flowengine_server.app AND o.definitions IS NOT NULL)) RETURNING uuid"
+)
 _HANDLED = (
     "DELETE FROM flowengine_handled WHERE server_id IN (SELECT w.value FROM {IDS}) RETURNING 1"
 )
@@ -223,7 +228,10 @@ class Purge(Part):
         return found
 
     def remove_servers(self, states: Iterable[str], before: int) -> list[str]:
-        """Remove the rows of servers that ended before that time; return their ids."""
+        """Remove the rows of servers that ended before that time; return their ids.
+
+        The last server of each app that has stored the code of its facets stays.
+        """
         query = _SERVERS.format(quoted(states))
         found = [row[0] for row in self._session.rows(query, (before,))]
         if found:

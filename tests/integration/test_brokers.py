@@ -234,3 +234,17 @@ def test_a_worker_is_compared_with_stopped_apps_whose_runs_call_the_facet(
     with flow.engine.database.write() as session:  # the last one that runs the facet has the say
         defined = {other.uuid for other, _ in session.servers.defined()}
     assert (own.uuid in defined) is not is_refused
+
+
+def test_the_code_of_the_last_worker_of_a_stopped_app_is_remembered(flow: Flow) -> None:
+    rows = {key: ["lab.tasks", "add", 3, "two"] for key in NAMES}
+    for name in ("first", "last"):
+        stopped = server(flow, name, "bbb", app="lab")
+        with flow.engine.database.write() as session:
+            session.servers.define(stopped.uuid, rows)
+            session.servers.deregister(stopped.uuid)
+        flow.clock.advance(seconds=1)
+    flow.clock.advance(hours=7 * 24)
+    flow.engine.purge(older_than=0)
+    with flow.engine.database.read() as session:
+        assert [other.server_name for other, _ in session.servers.defined()] == ["last"]
