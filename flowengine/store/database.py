@@ -231,19 +231,23 @@ def missing_driver(missing: ModuleNotFoundError) -> StoreError:
 
 
 def _backend(url: str) -> type[Database]:
-    backend = parsed_url(url).get_backend_name()
+    parsed = parsed_url(url)
+    backend = parsed.get_backend_name()
     if backend == "sqlite":
         from flowengine.store.sqlite.database import SqliteDatabase
 
         return SqliteDatabase
+    shown = masked_url(url).partition("://")[2]
+    cure = f"write postgresql://, as in FLOWENGINE_DATABASE_URL=postgresql://{shown}"
     if backend == "postgresql":
+        driver = parsed.drivername.partition("+")[2]
+        if driver not in ("", "psycopg"):
+            raise StoreError(f"flowengine works with psycopg 3, not with {driver!r}: {cure}")
         try:
             from flowengine.store.postgres.database import PostgresDatabase
         except ModuleNotFoundError as missing:
             raise missing_driver(missing) from missing
         return PostgresDatabase
-    cure = "see FLOWENGINE_DATABASE_URL"
-    if backend == "postgres":  # the name that many platforms give, and SQLAlchemy refuses
-        shown = masked_url(url).removeprefix("postgres")
-        cure = f"write postgresql://, as in FLOWENGINE_DATABASE_URL=postgresql{shown}"
+    if backend != "postgres":  # the name that many platforms give, and SQLAlchemy refuses
+        cure = "see FLOWENGINE_DATABASE_URL"
     raise StoreError(f"flowengine stores runs in sqlite or postgresql, not in {backend!r}: {cure}")

@@ -104,6 +104,18 @@ def test_a_url_that_begins_with_postgres_is_told_the_right_name() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "scheme", ["postgres+psycopg2", "postgresql+psycopg2", "postgresql+pg8000"]
+)
+def test_a_url_with_another_driver_is_told_the_right_name(scheme: str) -> None:
+    # As of an app that uses SQLAlchemy: the extra does not install its driver.
+    with pytest.raises(StoreError) as refused:
+        Database(f"{scheme}://joe:geheim@host:5432/db")
+    assert str(refused.value).endswith(
+        "write postgresql://, as in FLOWENGINE_DATABASE_URL=postgresql://joe:***@host:5432/db"
+    )
+
+
 def test_a_password_in_the_query_of_a_url_is_masked() -> None:
     database = Database(
         "postgresql+psycopg://joe:geheim@host/db?sslpassword=geheim&sslmode=require"
