@@ -17,6 +17,13 @@ from flowengine.scheduling import Schedule
 from flowengine.tasks.celery_tasks import EXECUTE
 
 SOURCE = "beat"
+_ARGUMENTS = ("workflow", "inputs", "key", "if_failed")  #: of a message that starts a workflow
+#: Options of a message, of which a schedule has no need: it starts runs without one, and skips late
+#: ticks.
+_OF_MESSAGES = {
+    *("queue", "exchange", "routing_key", "expires", "serializer", "compression"),
+    *("delivery_mode", "ignore_result", "retry", "retry_policy"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +68,14 @@ def _starts(entries: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, Mapping
     for name, entry in entries.items():
         args, kwargs = tuple(entry.get("args") or ()), dict(entry.get("kwargs") or {})
         if entry.get("task") == EXECUTE:
-            given = dict(zip(("workflow", "inputs"), args, strict=False)) | kwargs
+            given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
             yield name, str(given.get("workflow", "")), given.get("inputs") or {}, entry
         elif workflow_named(str(entry.get("task"))) is not None:
             yield name, entry["task"], None if args else kwargs, entry
 
 
 def _schedule(app: Any, name: str, inputs: Any, entry: Mapping[str, Any]) -> Schedule:
+    _check_options(entry)
     if not isinstance(inputs, Mapping):
         raise _Refused("its inputs have no names; give them as kwargs")
     when = entry.get("schedule")
@@ -80,6 +88,18 @@ def _schedule(app: Any, name: str, inputs: Any, entry: Mapping[str, Any]) -> Sch
     if isinstance(when, int | float | timedelta):
         return Schedule(every=when, **options)
     raise _Refused(f"a schedule of type {type(when).__name__} has no fixed times")
+
+
+def _check_options(entry: Mapping[str, Any]) -> None:
+    """Raise _Refused for an entry that would do something else as a schedule."""
+    if entry.get("task") == EXECUTE:
+        given = [*_ARGUMENTS[: len(entry.get("args") or ())], *(entry.get("kwargs") or ())]
+        if unknown := [name for name in given if name not in _ARGUMENTS[:2]]:
+            own = "each of its ticks has a key of its own"
+            raise _Refused(f"a schedule has no {str(unknown[0])[:100]!r}: {own}")
+    if unknown := sorted({*(entry.get("options") or ())} - _OF_MESSAGES):
+        what = "the entry cannot be carried over"
+        raise _Refused(f"a schedule has no option {str(unknown[0])[:100]!r}: {what}")
 
 
 def _cron(when: Any) -> str:

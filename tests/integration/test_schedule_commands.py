@@ -226,6 +226,27 @@ def test_a_dry_run_of_adopting_refuses_the_entries_that_adopting_refuses(
     assert adopt(app, flow.engine) == shown
 
 
+def test_an_entry_whose_options_a_schedule_cannot_carry_is_refused(flow: Flow, app: Celery) -> None:
+    start = {"workflow": "rows.hourly", "inputs": {}}
+    app.conf.beat_schedule = {
+        "once": entry(60, kwargs={**start, "key": "first"}),
+        "again": entry(60, kwargs={**start, "if_failed": "start"}),
+        "third": entry(60, args=("rows.hourly", {}, "first")),
+        "later": entry(60, kwargs=start, options={"countdown": 30, "queue": "x"}),
+        "linked": entry(60, "rows.hourly", kwargs={"day": "D"}, options={"link": "x"}),
+        "routed": entry(60, kwargs=start, options={"queue": "x", "expires": 30}),
+    }
+    found = {each.entry: each.problem for each in adopt(app, flow.engine)}
+    assert found == {
+        "once": "a schedule has no 'key': each of its ticks has a key of its own",
+        "again": "a schedule has no 'if_failed': each of its ticks has a key of its own",
+        "third": "a schedule has no 'key': each of its ticks has a key of its own",
+        "later": "a schedule has no option 'countdown': the entry cannot be carried over",
+        "linked": "a schedule has no option 'link': the entry cannot be carried over",
+        "routed": "",
+    }
+
+
 def test_the_entry_of_the_watchdog_is_not_adopted(flow: Flow) -> None:
     from flowengine.assembly import FlowEngine
 
