@@ -109,6 +109,12 @@ def key_of(text: str) -> str | None:
         return NO_KEY  # damaged
 
 
+def lacks_key(text: str) -> bool:
+    """Whether another process may read a value that this one cannot: it has no codec or key."""
+    key = key_of(text)
+    return key is not None and (_codec is None or (bool(key) and key not in known_keys()))
+
+
 def opened(text: str) -> str:
     """Return the JSON of a stored value; raise PayloadUnreadable."""
     if not text.startswith(SEAL):

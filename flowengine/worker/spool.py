@@ -107,9 +107,13 @@ class Spool:
             return self._deliver_content(path, file, engine)
 
     def _deliver_content(self, path: Path, file: BinaryIO, engine: Engine) -> bool:
+        text = ""
         try:
-            task, outcome = decoded(json.loads(codec.opened(file.read().decode())))
+            text = file.read().decode()
+            task, outcome = decoded(json.loads(codec.opened(text)))
         except Exception as problem:
+            if codec.lacks_key(text):
+                return self._log_once(path, problem)
             cure = "it is damaged: its step runs again, and you may remove the file"
             return self._set_aside(path, problem, cure)
         try:

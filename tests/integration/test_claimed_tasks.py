@@ -20,9 +20,11 @@ from flowengine.engine import Engine, staging
 from flowengine.engine.staging import CommitEffects, Decision
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
 from flowengine.evaluator.triggers import Outcome, Report, Succeeded
+from flowengine.payload_codecs import AesGcmCodec
 from flowengine.program.nodes import EventOptions
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
+from flowengine.store.codec import use_payload_codec
 from flowengine.worker import TaskWorker
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimState
 from flowengine.worker.heartbeat import server_of, worker_heartbeat
@@ -406,6 +408,33 @@ def test_an_unreadable_spool_file_does_not_block_the_files_behind_it(
     assert run.result(timeout=0) == 7
     assert [found.name for found in path.parent.glob("*.undeliverable")] == ["0.undeliverable"]
     assert "it is damaged" in caplog.text or "another database" in caplog.text
+
+
+def test_a_spooled_report_without_its_key_waits_for_a_process_that_has_it(
+    engine: Engine,
+    task_worker: TaskWorker,
+    spool: Spool,
+    away: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pytest.importorskip("cryptography", reason="the extra `secrets` is not installed")
+    old, new = b"1" * 32, b"2" * 32
+    before = use_payload_codec(AesGcmCodec({"old": old}))
+    try:
+        run = start(engine, noted, 7)
+        drain(task_worker)
+        away.undo()
+        for codec in (None, AesGcmCodec({"new": new})):
+            use_payload_codec(codec)
+            assert spool.deliver(engine) == 0
+            assert len(spool.waiting()) == 1
+        assert "cannot be delivered yet" in caplog.text
+        assert "set FLOWENGINE_PAYLOAD_CODEC to the codec of the other" in caplog.text
+        use_payload_codec(AesGcmCodec({"new": new, "old": old}))
+        assert spool.deliver(engine) == 1
+        assert run.result(timeout=0) == 7
+    finally:
+        use_payload_codec(before)
 
 
 def test_a_spool_file_that_cannot_be_read_is_logged_once_and_blocks_none(
