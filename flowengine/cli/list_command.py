@@ -38,8 +38,10 @@ def list_runs(*, as_json: bool, cursor: str | None, limit: int, **given: Any) ->
         print_table(table_of_runs(page, now, 20 if "agents" in filters else 8))
     elif not page.cursor:
         about = f" of a workflow with {workflow!r} in its name" if workflow else ""
+        if workflow and filters:
+            about = f" with {workflow!r} in the name of their workflow match all filters"
         console.print(line(f"no runs{about}"))
-    if page.cursor and console.is_terminal:
+    if page.cursor and (console.is_terminal or not page):
         console.print(line((f"… more with --cursor {page.cursor}", "dim")))
 
 

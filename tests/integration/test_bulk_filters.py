@@ -281,3 +281,22 @@ def test_a_purge_refuses_filters_that_no_ended_run_has(flow: Flow) -> None:
         given: dict[str, Any] = dict(filters)
         with pytest.raises(InvalidFilter):
             flow.engine.purge(older_than=0, **given)
+
+
+def test_an_empty_list_of_several_filters_does_not_deny_the_runs_of_the_workflow(
+    flow: Flow,
+) -> None:
+    asks.start()
+    result = CliRunner().invoke(main, ["list", "--workflow", "asks", "--state", "failed"])
+    assert result.stdout == "no runs with 'asks' in the name of their workflow match all filters\n"
+
+
+def test_an_empty_page_with_more_behind_it_says_so_in_a_pipe_too(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(4):
+        asks.start()
+    monkeypatch.setattr("flowengine.engine.run_pages._SCANNED", 2)
+    words = ["list", "--workflow", "asks", "--state", "failed", "--limit", "1"]
+    result = CliRunner().invoke(main, words)
+    assert result.stdout.startswith("… more with --cursor ")
