@@ -71,7 +71,7 @@ BAD: dict[str, tuple[list[str], dict[str, str], int, str]] = {
     "malformed": (["list"], {"url": "nonsense"}, 1, "'nonsense' is not the URL of a database"),
     "port": (["list"], {"url": "postgresql://joe:geheim@h:x/d"}, 1, "is not the URL of a database"),
     "other": (["list"], {"url": "mysql://joe:geheim@h/d"}, 1, "sqlite or postgresql, not in"),
-    "driver": (["list"], {"url": "postgresql+nope://h/d"}, 1, "postgresql+nope"),
+    "driver": (["list"], {"url": "postgresql+nope://h/d"}, 1, "psycopg 3, not with 'nope'"),
     "option": (["list"], {"url": "postgresql://127.0.0.1:9/d?nope=1"}, 1, "nope"),
     "directory": (["list"], {"url": "sqlite:////tmp"}, 1, "cannot be opened"),
     "no database": (["list"], {"url": "sqlite:///no.db"}, 1, "is not a database"),

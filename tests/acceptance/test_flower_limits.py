@@ -21,22 +21,22 @@ LOGIN = "eva:secret"
 SHOP = "shop-0123456789abcdef"
 
 
-@event_facet(name="limited.work", limit=Limit("customer:{n}", 2))
+@event_facet(name="limits_in_flower.work", limit=Limit("customer:{n}", 2))
 def work(n: int) -> int:
     return n
 
 
-@workflow(name="limited.one")
+@workflow(name="limits_in_flower.one")
 def one(n: int) -> int:
     return work(n)
 
 
-@event_facet(name="limited.mail", rate=Rate("mail/eu", 1, per=60))
+@event_facet(name="limits_in_flower.mail", rate=Rate("mail/eu", 1, per=60))
 def mail(n: int) -> int:
     return n
 
 
-@workflow(name="limited.mails")
+@workflow(name="limits_in_flower.mails")
 def mails(n: int) -> int:
     return mail(n)
 
