@@ -424,7 +424,7 @@ def test_a_soft_limit_that_meets_a_heartbeat_is_raised_in_the_code_of_the_task()
         return "the limit was lost"
 
     with Flow() as flow:
-        for _ in range(20):
+        for _ in range(6):
             assert run(flow, charge) == "refunded"
 
 
