@@ -275,6 +275,8 @@ class Settings:
         values: dict[str, Any] = {}
         for setting in fields(cls):
             name, variable = setting.name, f"FLOWENGINE_{setting.name.upper()}"
+            if name in _PROTECTS and not environment.get(variable, "x").strip():
+                raise InvalidSetting(variable, "", _NOT_EMPTY)
             if environment.get(variable):
                 values[name] = _parse(variable, environment[variable], setting.default)
             elif configured and configured.get(f"flowengine_{name}") is not None:
@@ -292,6 +294,17 @@ class Settings:
         _check_hooks(values)
         _check_tenancy(values.get("tenant", ""), values.get("tenant_tokens", ""))
         return cls(**values)
+
+
+#: Settings that are a protection. An empty variable of theirs may be meant, or its value may have
+#: been lost on the way, as by `KEY=${KEY}`: so it is refused.
+_PROTECTS = frozenset(
+    {
+        *("message_keys", "link_keys", "secret_keys", "webhook_keys", "mcp_token"),
+        *("tenant", "tenant_tokens", "payload_codec", "payload_keys"),
+    }
+)
+_NOT_EMPTY = "a value: remove the variable if this protection is not wanted"
 
 
 def _no_project() -> Mapping[str, Any]:

@@ -37,3 +37,17 @@ def test_nothing_runs_with_zero_of_it(name: str) -> None:
 def test_zero_switches_a_mechanism_off() -> None:
     assert read("lock_heartbeat_interval", "0").lock_heartbeat_interval == 0
     assert read("flower_steps", "0").flower_steps == 0
+
+
+@pytest.mark.parametrize("value", ["", " "])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("message_keys", "link_keys", "secret_keys", "webhook_keys", "mcp_token"),
+        *("tenant", "tenant_tokens", "payload_codec", "payload_keys"),
+    ],
+)
+def test_an_empty_variable_turns_no_protection_off(name: str, value: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"FLOWENGINE_{name.upper()}.*remove the variable"):
+        read(name, value)
+    assert not getattr(Settings.from_environment({}), name)
