@@ -3,6 +3,7 @@
 A Celery worker takes the parts of a message for granted: a body that is not a list of three, or a
 time limit that is a text, ends the whole worker, and the message goes back to its queue for the
 next one. The guard checks the form of a message, rejects what no Celery client sends, and logs it.
+An error that is raised nevertheless loses that message alone: the place in the pool is given back.
 """
 
 from __future__ import annotations
@@ -10,8 +11,13 @@ from __future__ import annotations
 import binascii
 import functools
 import logging
+import math
 import struct
+import time
+from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -23,6 +29,19 @@ _OPTIONAL_TEXTS = (
     *("root_id", "shadow"),
 )
 _SIGNATURE_LISTS = ("callbacks", "chain", "errbacks")
+#: Most lists and maps inside each other. Python gives up at twice as many, in the middle of writing
+#: the message to a pool child.
+_DEEPEST = 400
+#: Most bytes of a body, also of one that was compressed.
+_LARGEST = 64 * 1024 * 1024
+#: Each kind of compression of kombu whose decompressor can stop: not brotli.
+_DECOMPRESSORS = {
+    "gzip": ("zlib", "decompressobj"),
+    "bzip2": ("bz2", "BZ2Decompressor"),
+    "xz": ("lzma", "LZMADecompressor"),
+}
+#: Seconds between two log lines about rejected messages of one kind.
+_INTERVAL = 60.0
 #: Longest header, in bytes of UTF-8, that Celery also sends as a property of AMQP.
 _LONGEST = 255
 #: Raised by Celery for a message of another form than it expects, and by amqp (`struct.error`) for
@@ -41,6 +60,7 @@ def guard_consumers() -> None:
         from kombu.transport import redis as transport
 
         _guard_envelopes(transport)
+    _guard_pool()
     create = getattr(Consumer, "create_task_handler", None)
     if create is None or hasattr(create, "__wrapped__"):
         return
@@ -67,6 +87,56 @@ def guard_consumers() -> None:
     Consumer.create_task_handler = create_guarded
 
 
+def _guard_pool() -> None:
+    """Give the place in the pool back when a message cannot be written to a pool child.
+
+    Without it each such message takes one place for ever, until the worker executes nothing.
+    """
+    from celery.worker.worker import WorkController
+
+    process = getattr(WorkController, "_process_task", None)
+    if process is None or hasattr(process, "__wrapped__"):
+        return
+
+    @functools.wraps(process)
+    def process_or_release(worker: Any, request: Any) -> Any:
+        try:
+            return process(worker, request)
+        except _ERRORS as problem:
+            with suppress(AttributeError):  # a pool that has no places
+                worker._quick_release()
+            _reject(request.message, f"{type(problem).__name__}: {problem}")
+            return None
+
+    WorkController._process_task = process_or_release
+
+
+def bound_decompression() -> None:
+    """Decompress no message to more than a body may have. For workers, idempotent.
+
+    Kombu decompresses while it receives: half a megabyte may become a gigabyte before anybody can
+    look at it.
+    """
+    from kombu import compression
+
+    for kind, (module, name) in _DECOMPRESSORS.items():
+        with suppress(ImportError, KeyError):  # it is missing, so kombu does not decompress it
+            begin = getattr(import_module(module), name)
+            encode, content_type = compression.get_encoder(kind)
+            compression.register(encode, functools.partial(_decompressed, begin), content_type)
+
+
+def _decompressed(begin: Callable[[], Any], body: bytes) -> bytes:
+    decompressor = begin()
+    text: bytes = decompressor.decompress(body, _LARGEST + 1)
+    if len(text) > _LARGEST:
+        del text, decompressor  # the traceback is kept with the message, and so would they
+        raise ValueError(f"its body has more than {_LARGEST:,} bytes when it is decompressed")
+    if not decompressor.eof:
+        raise ValueError("its compressed body was cut")
+    return text
+
+
 def _guard_envelopes(transport: Any) -> None:
     """Drop entries of a Redis list that are no messages of kombu."""
     loads, deliver = getattr(transport, "loads", None), transport.Transport._deliver
@@ -83,14 +153,10 @@ def _guard_envelopes(transport: Any) -> None:
     @functools.wraps(deliver)
     def deliver_sound(self: Any, message: Any, queue: str) -> Any:
         if _is_envelope(message):
-            # Raised before the message is known to anybody: its body is no base64.
-            with suppress(binascii.Error):
+            # Raised before the message is known to anybody: its body is no base64, or no text.
+            with suppress(binascii.Error, UnicodeError):
                 return deliver(self, message, queue)
-        log.error(
-            "dropped an entry of queue %.80r that is no message; check who can write to the broker",
-            queue,
-            extra={"action": "message_rejected"},
-        )
+        _log(queue, "it is no message of kombu")
         return None
 
     transport.loads, transport.Transport._deliver = loads_any, deliver_sound
@@ -100,10 +166,12 @@ def _is_envelope(message: Any) -> bool:
     properties = message.get("properties") if isinstance(message, dict) else None
     if not isinstance(properties, dict) or not isinstance(message.get("headers", {}), dict):
         return False
+    info = properties.get("delivery_info")
     return (
         isinstance(message.get("body"), str)
         and isinstance(properties.get("delivery_tag"), str)
-        and isinstance(properties.get("delivery_info"), dict)
+        and isinstance(info, dict)
+        and all(isinstance(info.get(name), str) for name in ("exchange", "routing_key"))
         and properties.get("body_encoding") in (None, "base64")
     )
 
@@ -113,6 +181,10 @@ def malformed(message: Any) -> str:
     headers = message.headers
     if not isinstance(headers, dict):
         return "its headers are no map"
+    if _is_too_deep(headers):
+        return f"its headers have more than {_DEEPEST} lists and maps inside each other"
+    if len(message.body or "") > _LARGEST:
+        return f"its body has more than {_LARGEST:,} bytes"
     if "task" not in headers:
         return ""  # of Celery's first protocol, or of another program: Celery tells which
     for name in _TEXTS:
@@ -136,6 +208,8 @@ def malformed(message: Any) -> str:
         payload = message.payload
     except Exception:
         return ""  # Celery logs and rejects what cannot be decoded
+    if _is_too_deep(payload):
+        return f"its body has more than {_DEEPEST} lists and maps inside each other"
     return _malformed_body(payload)
 
 
@@ -159,18 +233,53 @@ def _malformed_body(payload: Any) -> str:
     return "" if isinstance(chord, dict | str | None) else "its option 'chord' is no signature"
 
 
+def _is_too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for part in level
+            if isinstance(part, dict | list | tuple)
+            for inner in (part.values() if isinstance(part, dict) else part)
+        ]
+        if not level:
+            return False
+    return any(isinstance(part, dict | list | tuple) for part in level)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _reject(message: Any, why: str) -> None:
     delivery = message.delivery_info if isinstance(message.delivery_info, dict) else {}
-    log.error(
-        "rejected a malformed message in queue %.80r: %.200s; no Celery client sends such a "
-        "message, so check who can write to the broker",
-        delivery.get("routing_key"),
-        why,
-        extra={"action": "message_rejected"},
-    )
+    _log(delivery.get("routing_key"), why)
     with suppress(Exception):  # it may be acknowledged already
         message.reject()
+
+
+class _Kind:
+    """The messages that were rejected for one reason, in this process."""
+
+    logged = -math.inf
+    unlogged = 0
+
+
+_kinds: defaultdict[str, _Kind] = defaultdict(_Kind)
+
+
+def _log(queue: object, why: str) -> None:
+    """Log the first message of a kind, and then at most one line a minute with their number."""
+    kind, now = _kinds[why.partition(":")[0]], time.monotonic()
+    kind.unlogged += 1
+    if now - kind.logged < _INTERVAL:
+        return
+    count, kind.unlogged, kind.logged = kind.unlogged, 0, now
+    log.error(
+        "rejected a malformed message in queue %.80r: %.200s; no Celery client sends such a "
+        "message, so check who can write to the broker%s",
+        queue,
+        why,
+        f" ({count:,} of this kind since the last line)" if count > 1 else "",
+        extra={"action": "message_rejected", "count": count},
+    )

@@ -31,7 +31,7 @@ from flowengine.assembly.flower_pages import show_in_flower
 from flowengine.assembly.heartbeat_step import HeartbeatStep
 from flowengine.assembly.in_place import InPlaceLauncher
 from flowengine.assembly.launcher import EngineLauncher
-from flowengine.assembly.message_guard import guard_consumers
+from flowengine.assembly.message_guard import bound_decompression, guard_consumers
 from flowengine.assembly.missing_redis import name_missing_redis, refuse_missing_redis
 from flowengine.assembly.worker_log import show_steps_in_log
 from flowengine.assembly.worker_pool import executes_message, takes_part
@@ -141,6 +141,7 @@ class FlowEngine:
     def _choose_queues(self, sender: str, conf: Any, options: dict[str, Any], **_: Any) -> None:
         if conf is self.app.conf:  # the signal is that of all apps
             refuse_unnamed_database(self.app, self.settings)
+        bound_decompression()
         self.hostname, self.sends_events = sender, bool(options.get("task_events"))
         self.main_pid = os.getpid()
         self._register_facets(self.app)

@@ -62,5 +62,5 @@ def attack(fleet: Fleet, queues: Queues, seed: int, count: int) -> None:
     assert not (fleet.traces / "ran-elsewhere").exists(), "it is for the workers of another list"
     assert (fleet.traces / "ran-later").read_text() == tries, "it is not due"
     assert [task.state for task in engine.tasks(elsewhere.id)] == [TaskState.PENDING]
-    assert fleet.count_logged("rejected a malformed message") > count / 100
+    assert fleet.count_logged("rejected a malformed message") > 5  # one line for each kind
     assert grown < 100
