@@ -1,8 +1,9 @@
 """Signed links: whoever holds one may give one answer to one run until it expires.
 
 A link names the run, the answer, the person it was sent to, its expiry and perhaps the value; an
-HMAC with SHA-256 signs all of it. Nothing is stored: the keys of the setting `link_keys` verify it,
-and a mailbox takes one answer, so a link that is used twice is refused like any second answer.
+HMAC with SHA-256 signs all of it. Nothing is stored: the keys of the setting `link_keys` verify it.
+It also has the number of the wait that it answers. A mailbox takes one answer for each wait, so a
+link that is used twice is refused like any second answer, also when the run waits once more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from flowengine.errors import LinkRefused
 
 PATH = "/workflows/answer/"  #: of the page, below the setting `link_url`
 _MAX_LENGTH = 8_000  # characters: longer addresses are cut by proxies and mail programs
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class LinkedAnswer:
     expires: int  #: milliseconds since the epoch
     has_value: bool  #: the link holds the answer itself: "yes" and "no" are two links
     value: Any = None
+    wait: int = 0  #: the number of the wait, among those of the run for this name
 
 
 class AnswerLinks:
@@ -46,6 +48,7 @@ class AnswerLinks:
             raise LinkRefused("no key signs links: set FLOWENGINE_LINK_KEYS in all processes")
         value = [answer.value] if answer.has_value else []
         parts = [_VERSION, answer.run_id, answer.name, answer.actor, answer.expires, value]
+        parts.append(answer.wait)
         body = _text(json.dumps(parts, separators=(",", ":"), allow_nan=False).encode())
         link = f"{body}.{_text(_digest(self._keys[0], body))}"
         link = f"{self._url}{PATH}{link}" if self._url else link
@@ -62,12 +65,15 @@ class AnswerLinks:
         given = _bytes(signature)
         if not any(hmac.compare_digest(_digest(key, body), given) for key in self._keys):
             raise LinkRefused("its signature is not of a key of this installation, or it was cut")
-        version, run_id, name, actor, expires, value = json.loads(_bytes(body))
+        version, *parts = json.loads(_bytes(body))
         if version != _VERSION:
-            raise LinkRefused("a later version of flowengine has made it")
+            raise LinkRefused("another version of flowengine has made it: ask for a new one")
+        run_id, name, actor, expires, value, wait = parts
         if now >= expires:
             raise LinkRefused("it has expired: ask for a new one")
-        return LinkedAnswer(run_id, name, actor, expires, bool(value), value[0] if value else None)
+        return LinkedAnswer(
+            run_id, name, actor, expires, bool(value), value[0] if value else None, wait
+        )
 
 
 def _digest(key: bytes, body: str) -> bytes:

@@ -12,8 +12,10 @@ from flowengine.answer_links import AnswerLinks, LinkedAnswer
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import Committer, NewFact
 from flowengine.errors import AnswerRefused, UnknownRun
+from flowengine.evaluator import Step
 from flowengine.evaluator.states import MailboxState
 from flowengine.evaluator.triggers import Answer, mailbox_key
+from flowengine.evaluator.waits import next_wait
 from flowengine.settings import Settings
 from flowengine.store import Session, Store, codec
 from flowengine.store.runs import StoredRun
@@ -31,15 +33,23 @@ class Answers:
         self._value_limits = (settings.max_value_bytes, settings.max_json_depth)
         self._links = AnswerLinks(settings.link_keys, settings.link_url)
 
-    def send(self, run_id: str, name: str, value: Any = None, *, actor: str = "") -> bool:
+    def send(
+        self,
+        run_id: str,
+        name: str,
+        value: Any = None,
+        *,
+        actor: str = "",
+        wait: int | None = None,
+    ) -> bool:
         """Answer the step of a run that waits for `name`, or will.
 
         Returns whether a step has taken it: an answer before the step begins is kept for it.
         Raises AnswerRefused for an answer that fits no step of the run's program, comes too late,
-        or is a second one.
+        or is a second one. With `wait`, the number of a wait for this name, it answers no other.
         """
         self._check(name, value)
-        answer = Answer(uuid.uuid4().hex, name, value, actor, self._database.now())
+        answer = Answer(uuid.uuid4().hex, name, value, actor, self._database.now(), wait)
         effects = self._committer.commit_answer(run_id, answer, self._tenant)
         may_be_kept = effects is None
         if effects is None:
@@ -64,39 +74,59 @@ class Answers:
     ) -> str:
         """Return a signed link with which its holder gives this answer to the run, once.
 
-        Without `value` the page of the link asks for it. `actor` is the person who gets the link:
-        it is recorded as the author of the answer. Needs the settings `link_keys` and `link_url`.
+        It is for the wait that the run is at, or for the next one. Without `value` the page of the
+        link asks for it. `actor` is the person who gets the link: it is recorded as the author of
+        the answer. Needs the settings `link_keys` and `link_url`.
         """
         has_value = value is not ASK
         self._check(name, value if has_value else None)
         with self._database.read() as session:
             self._run(session, run_id)
             expires = session.now() + round(valid_for / timedelta(milliseconds=1))
+            wait, _ = self._waiting(session, run_id, name)
         given = value if has_value else None
-        return self._links.sign(LinkedAnswer(run_id, name, actor, expires, has_value, given))
+        linked = LinkedAnswer(run_id, name, actor, expires, has_value, given, wait)
+        return self._links.sign(linked)
 
     def read_link(self, link: str) -> LinkedAnswer:
         """Return the contents of a link; raise LinkRefused if it is forged, cut or expired."""
         return self._links.read(link, self._database.now())
 
+    def open_link(self, link: str) -> tuple[LinkedAnswer, Mapping[str, Any] | None]:
+        """Return the contents of a link, and the JSON Schema of the answer if a step waits for it.
+
+        Raises LinkRefused as `read_link`, and AnswerRefused if the link was used, or is for another
+        wait than that which the run is at.
+        """
+        linked = self.read_link(link)
+        with self._database.read() as session:
+            self._run(session, linked.run_id)
+            wait, step = self._waiting(session, linked.run_id, linked.name)
+        if wait != linked.wait:
+            reason = f"{linked.name!r} was answered, or the run has stopped waiting for it"
+            raise AnswerRefused(linked.run_id, linked.name, reason)
+        schema = None if step is None else step.params.get("schema")
+        return linked, schema if isinstance(schema, Mapping) else None
+
     def send_link(self, link: str, value: Any = None) -> None:
         """Give the answer of a link; `value` is used if the link holds none."""
         linked = self.read_link(link)
         given = linked.value if linked.has_value else value
-        self.send(linked.run_id, linked.name, given, actor=linked.actor)
+        self.send(linked.run_id, linked.name, given, actor=linked.actor, wait=linked.wait)
 
-    def expected(self, run_id: str, name: str) -> Mapping[str, Any] | None:
-        """Return the JSON Schema of the answer that a step waits for; None if no step does."""
-        with self._database.read() as session:
-            self._run(session, run_id)
-            box = session.steps.load({run_id: {mailbox_key(name)}}).get(run_id, {})
-            key = next((row.params.get("step") for row in box.values()), None)
-            rows = session.steps.load({run_id: {key}}).get(run_id, {}) if key else {}
-        step = rows.get(key) if key else None
-        if step is None or step.is_final:
-            return None
-        schema = step.params.get("schema")
-        return schema if isinstance(schema, Mapping) else {}
+    def _waiting(self, session: Session, run_id: str, name: str) -> tuple[int, Step | None]:
+        """Return the number of the wait that the next answer is for, and the step that waits."""
+        key = mailbox_key(name)
+        box = session.steps.load({run_id: {key}}).get(run_id, {}).get(key)
+        if box is None:
+            return 0, None
+        number: int = box.params.get("wait", 0)
+        if box.state == MailboxState.WAITING:
+            step_key = box.params["step"]
+            step = session.steps.load({run_id: {step_key}}).get(run_id, {}).get(step_key)
+            if step is not None and step.id == box.params["id"] and not step.is_final:
+                return number, step
+        return next_wait(box.state, box.params), None
 
     def _is_kept(self, run_id: str, answer: Answer) -> bool:
         key = mailbox_key(answer.name)

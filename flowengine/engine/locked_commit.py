@@ -44,7 +44,7 @@ _FACTS: dict[str, Callable[[dict[str, Any]], Trigger]] = {
     "StepFail": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
     "TimerFired": lambda fact: TimerFired(fact["step_id"], fact["step_key"], fact.get("kind", "")),
     "Answer": lambda fact: Answer(
-        fact["id"], fact["name"], fact["value"], fact["actor"], fact["at"]
+        fact["id"], fact["name"], fact["value"], fact["actor"], fact["at"], fact.get("wait")
     ),
     "Action": lambda fact: Action(**fact),
     cancellation.OPEN_STEPS: lambda fact: CancelSteps(fact["after"]),

@@ -129,6 +129,7 @@ class Answer:
     value: Json
     actor: str
     at: int  #: milliseconds since the epoch
+    wait: int | None = None  #: the number of the wait that it is for; None: the present one
 
     @property
     def step_key(self) -> str:

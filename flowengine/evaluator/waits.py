@@ -69,7 +69,9 @@ def begin(work: WorkingSet, step: Step, facet: str) -> dict[str, Any] | None:
             _enter(work, box, Signal.WAIT, box.params)
             return {RESULT: value}
         _drop(work, box, step.path, name, problem)
-    _enter(work, box, Signal.WAIT, {"step": step.key, "id": step.id, "path": step.path})
+    number = next_wait(box.state, box.params)
+    numbered = {"wait": number} if number else {}  # most runs wait once for a name
+    _enter(work, box, Signal.WAIT, {"step": step.key, "id": step.id, "path": step.path, **numbered})
     if timeout is not None:
         _set_timer(work, step, _after(timeout, "timeout", step, work.now))
     return None
@@ -82,6 +84,13 @@ def answer(work: WorkingSet, given: Answer) -> tuple[Step, dict[str, Any]] | Non
         work.changes.refusals.append(Refusal(given.id, problem))
         return None
     box = _mailbox(work, given.name)
+    if given.wait is not None and given.wait != (number := box.params.get("wait", 0)):
+        problem = (
+            f"it is for wait {given.wait + 1} of the run for {given.name!r}, and the run is at "
+            f"wait {number + 1}: ask for a new link"
+        )
+        work.changes.refusals.append(Refusal(given.id, problem))
+        return None
     answered = {"answer": given.id, "actor": given.actor, "at": given.at}
     if box.state == StepState.CREATED:
         _enter(work, box, Signal.ANSWER, answered)
@@ -97,6 +106,12 @@ def answer(work: WorkingSet, given: Answer) -> tuple[Step, dict[str, Any]] | Non
         return None
     _enter(work, box, Signal.ANSWER, {**box.params, **answered})
     return step, {RESULT: given.value}
+
+
+def next_wait(state: str, params: Mapping[str, Any]) -> int:
+    """Return the number of the next wait at a mailbox; 0 is the first."""
+    number: int = params.get("wait", 0)
+    return number + (state != StepState.CREATED)
 
 
 def slept(work: WorkingSet) -> dict[str, Any]:

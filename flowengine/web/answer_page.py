@@ -1,7 +1,7 @@
 """The page of a signed link: shows the question, and takes the answer by POST.
 
 A GET changes nothing, because mail programs and scanners open links. The link itself is the login:
-the page shows nothing of the run but its workflow and the name of the answer.
+the page shows nothing of the run but its workflow, its key and the name of the answer.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ from flowengine.web.engines import engine_of
 
 _TEMPLATES = Loader(str(Path(__file__).parent / "templates"))
 _Shown: TypeAlias = dict[str, Any]  # values of the template, and the HTTP status
+#: Only forms of this page, only to this server, and never inside a page of somebody else.
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
 _MAX_SHOWN = 2_000  # characters of a value or a schema
 
 
@@ -38,7 +43,7 @@ class AnswerPage(RequestHandler):
     def set_default_headers(self) -> None:
         self.set_header("Referrer-Policy", "no-referrer")  # the address is the credential
         self.set_header("Cache-Control", "no-store")
-        self.set_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+        self.set_header("Content-Security-Policy", _POLICY)
         self.set_header("X-Content-Type-Options", "nosniff")
 
     async def get(self, link: str) -> None:
@@ -59,15 +64,14 @@ class AnswerPage(RequestHandler):
         except (FlowengineError, DatabaseFailure):
             problem = "The answer cannot be stored now. Try again in a minute."
             shown = {"status": 503, "problem": problem}
-        values: _Shown = {"problem": "", "sent": False, "linked": None, "workflow": ""}
+        values: _Shown = {"problem": "", "sent": False, "linked": None, "workflow": "", "key": ""}
         values |= {"value": "", "schema": "", "typed": "", "status": 200, **shown}
         self.set_status(values.pop("status"))
         await self.finish(_TEMPLATES.load("answer.html").generate(**values))
 
     def _question(self, link: str) -> _Shown:
         engine = engine_of(self.application.capp)
-        linked = engine.answers.read_link(link)
-        schema = engine.answers.expected(linked.run_id, linked.name)
+        linked, schema = engine.answers.open_link(link)
         return {**_shown(engine, linked), "schema": _written(schema) if schema else ""}
 
     def _send(self, link: str) -> _Shown:
@@ -88,9 +92,9 @@ class AnswerPage(RequestHandler):
 
 
 def _shown(engine: Engine, linked: LinkedAnswer) -> _Shown:
-    workflow = engine.get(linked.run_id).workflow
+    run = engine.get(linked.run_id)
     value = _written(linked.value) if linked.has_value else ""
-    return {"linked": linked, "workflow": workflow, "value": value}
+    return {"linked": linked, "workflow": run.workflow, "key": run.key or "", "value": value}
 
 
 def _written(value: Any) -> str:

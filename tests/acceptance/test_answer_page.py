@@ -70,6 +70,9 @@ def test_a_link_with_a_value_is_confirmed_by_a_click_and_used_once(
     assert run.result(timeout=0) is True
     again = post(flower, token)
     assert (again.status, "the run has ended" in again.text) == (409, True)
+    opened = flower.get(f"/workflows/answer/{token}")
+    assert (opened.status, "was answered" in opened.text) == (409, True)
+    assert "<button" not in opened.text
 
 
 def test_a_link_without_a_value_asks_for_it(flow: Flow, flower: Flower) -> None:
