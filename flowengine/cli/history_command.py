@@ -19,6 +19,7 @@ from flowengine.engine.presentation import clock
 from flowengine.engine.results import RunInfo, duration, step_status
 from flowengine.evaluator import cancellation, deadlines
 from flowengine.evaluator.states import StepState
+from flowengine.private_files import private_opener
 from flowengine.program.standard import WAITS
 from flowengine.shown_paths import shown_path
 from flowengine.store.database import system_clock
@@ -127,7 +128,8 @@ def export(run_id: str, output: Path | None) -> None:
         click.echo(text)
         return
     try:
-        output.write_text(text + "\n")
+        with open(output, "w", opener=private_opener) as file:
+            file.write(text + "\n")
     except OSError as problem:
         raise click.ClickException(f"{output} cannot be written: {problem}") from None
     console.print(line(f"run {info.id[:8]} is exported to {output} ({len(text):,} bytes)"))

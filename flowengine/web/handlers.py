@@ -82,7 +82,24 @@ def handler(answer: Callable[..., Awaitable[None]]) -> Callable[..., Any]:
     return get
 
 
-class Page(TenantAccess, BaseHandler):  # type: ignore[misc]
+#: No page of another site around ours, and no copy in caches.
+_HEADERS = {
+    "Content-Security-Policy": (
+        "object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'self'"
+    ),
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class _Private(TenantAccess):
+    def set_default_headers(self) -> None:
+        super().set_default_headers()  # type: ignore[misc]
+        for name, value in _HEADERS.items():
+            self.set_header(name, value)  # type: ignore[attr-defined]
+
+
+class Page(_Private, BaseHandler):  # type: ignore[misc]
     def refuse(self, message: str) -> None:
         self.render("404.html", message=message)
 
@@ -91,6 +108,6 @@ class Page(TenantAccess, BaseHandler):  # type: ignore[misc]
         self.render(template, now=system_clock(), zone=zone, styles=styles, **values)
 
 
-class Api(TenantAccess, BaseApiHandler):  # type: ignore[misc]
+class Api(_Private, BaseApiHandler):  # type: ignore[misc]
     def refuse(self, message: str) -> None:
         self.write({"error": message})

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -124,6 +125,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 class Answer(NamedTuple):
     status: int
     text: str
+    headers: Mapping[str, str] = MappingProxyType({})
 
     def json(self) -> Any:
         return json.loads(self.text)
@@ -179,10 +181,10 @@ class Flower:
             )
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
-                return Answer(answer.status, answer.read().decode())
+                return Answer(answer.status, answer.read().decode(), answer.headers)
         except urllib.error.HTTPError as refusal:
             with refusal:
-                return Answer(refusal.code, refusal.read().decode())
+                return Answer(refusal.code, refusal.read().decode(), refusal.headers)
 
     def stop(self) -> str:
         """Stop Flower and return its output."""
@@ -280,6 +282,17 @@ def test_the_list_shows_the_newest_runs_first_with_state_and_progress(
     assert "checkout.charge: ConnectionError" in failed
     assert "COMPLETED" in completed
     assert "library.survey" in completed
+
+
+def test_pages_and_api_are_in_no_cache_and_in_no_page_of_another_site(
+    flower: Flower, runs: Runs
+) -> None:
+    paths = ("", f"/{runs.failed}", "/no-such-run")
+    for path in [*(f"/workflows{path}" for path in paths), "/api/workflows", "/agents"]:
+        headers = flower.get(path).headers
+        assert headers["Cache-Control"] == "no-store", path
+        assert "frame-ancestors 'self'" in headers["Content-Security-Policy"], path
+        assert headers["X-Content-Type-Options"] == "nosniff", path
 
 
 def test_the_list_is_filtered_by_state_and_by_workflow(flower: Flower, runs: Runs) -> None:

@@ -143,6 +143,7 @@ def test_export_writes_a_file_that_can_be_replayed(
     flow.settle()
     file = tmp_path / "run.json"
     assert "is exported to" in command("export", run.id, "-o", str(file)).stdout
+    assert file.stat().st_mode & 0o777 == 0o600, "it has inputs and errors"
     assert replay(file).check().outputs == {"result": 1}
     assert json.loads(command("export", run.id).stdout)["run"] == run.id
 
