@@ -19,7 +19,7 @@ from flowengine import Rate, RunHandle, attempt, event_facet, foreach, workflow
 from flowengine.assembly import FlowEngine
 
 REDIS = os.environ.get("SHOP_REDIS", "redis://localhost:6379")
-SOFT_LIMIT = float(os.environ.get("SHOP_SOFT_LIMIT", "1"))
+SOFT_LIMIT = int(os.environ.get("SHOP_SOFT_LIMIT", "1"))
 PRICES = {"kettle": 2450, "cup": 600}
 
 sentry_sdk.init(dsn=os.environ.get("SENTRY_DSN"), integrations=[CeleryIntegration()])
@@ -34,7 +34,7 @@ app.conf.update(
 FlowEngine(app)
 
 
-class Audited(Task):  # type: ignore[misc]
+class Audited(Task):  # type: ignore[type-arg]
     """Writes down each payment that was tried."""
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
@@ -174,7 +174,8 @@ def write_report(count: int, day: str) -> str:
 @workflow(name="orders.report_takings")
 def report_takings(day: str = "today") -> str:
     counted = event_facet(count_orders)(day)
-    return event_facet(write_report)(counted, day)
+    report: str = event_facet(write_report)(counted, day)
+    return report
 
 
 # --- an order ---
@@ -193,7 +194,8 @@ def order_run(order: str, customer: str, goods: list[str]) -> str:
         total = step_sum(foreach(goods, lambda item: step_price.after(reserved)(item)))
         paid = step_charge(total, order, customer)
         parcel = step_ship(step_pack.after(paid)(order, goods))
-        return step_mail(step_finish([step_invoice(paid, order), parcel], order), customer)
+        mail: str = step_mail(step_finish([step_invoice(paid, order), parcel], order), customer)
+        return mail
 
     return attempt(steps, failed=lambda error: tell_failure(error.message), reraise=True)
 

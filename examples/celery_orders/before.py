@@ -10,13 +10,13 @@ from typing import Any
 
 import sentry_sdk
 from bank import book, lines, note, receipt
-from celery import Celery, Signature, Task, chain, chord, signals
+from celery import Celery, Task, chain, chord, signals
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.result import AsyncResult
 from sentry_sdk.integrations.celery import CeleryIntegration
 
 REDIS = os.environ.get("SHOP_REDIS", "redis://localhost:6379")
-SOFT_LIMIT = float(os.environ.get("SHOP_SOFT_LIMIT", "1"))
+SOFT_LIMIT = int(os.environ.get("SHOP_SOFT_LIMIT", "1"))
 PRICES = {"kettle": 2450, "cup": 600}
 
 sentry_sdk.init(dsn=os.environ.get("SENTRY_DSN"), integrations=[CeleryIntegration()])
@@ -30,7 +30,7 @@ app.conf.update(
 )
 
 
-class Audited(Task):  # type: ignore[misc]
+class Audited(Task):  # type: ignore[type-arg]
     """Writes down each payment that was tried."""
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
@@ -175,7 +175,7 @@ def report_takings(day: str = "today") -> AsyncResult[str]:
 # --- an order ---
 
 
-def order_canvas(order: str, customer: str, goods: list[str]) -> Signature:
+def order_canvas(order: str, customer: str, goods: list[str]) -> Any:
     total = chord([price_item.si(item) for item in goods], add_up.s())
     papers = chord([make_invoice.s(order), chain(pack.si(order, goods), ship.s())], finish.s(order))
     first = check_order.si(order, goods) | reserve.si(order, goods) | total
@@ -184,4 +184,5 @@ def order_canvas(order: str, customer: str, goods: list[str]) -> Signature:
 
 def place_order(order: str, customer: str, goods: list[str]) -> AsyncResult[str]:
     canvas = order_canvas(order, customer, goods)
-    return canvas.apply_async(link_error=tell_failure.s())
+    placed: AsyncResult[str] = canvas.apply_async(link_error=tell_failure.s())
+    return placed
