@@ -13,8 +13,14 @@ import re
 _ALWAYS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 _ON_ONE_LINE = re.compile(f"[{_ALWAYS}\t\n]")
 _ON_LINES = re.compile(f"[{_ALWAYS}]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _PASSWORD = re.compile(r":(?!//).*@", re.DOTALL)
 _SECRET = re.compile(r"([?&;][^=&]*(?:pass|pwd|secret|token)[^=&]*=)[^&]*", re.IGNORECASE)
+
+
+def is_storable(text: str) -> bool:
+    """Whether a database stores the text: no NUL is in it, and no lone surrogate."""
+    return "\0" not in text and (text.isascii() or not _SURROGATE.search(text))
 
 
 def printable(text: str, *, lines: bool = False, limit: int | None = None) -> str:

@@ -285,7 +285,7 @@ class Settings:
             elif name in project:
                 values[name] = _parse(variable, str(project[name]), setting.default)
             _check_number(name, variable, values.get(name))
-        for name in ("message_keys", "link_keys", "secret_keys", "webhook_keys", "mcp_token"):
+        for name in _KEYS:
             _check_keys(f"FLOWENGINE_{name.upper()}", values.get(name, ""))
         _check_retention(values.get("retention", ""))
         _check_age("FLOWENGINE_TURN_RETENTION", values.get("turn_retention", ""))
@@ -296,14 +296,10 @@ class Settings:
         return cls(**values)
 
 
+_KEYS = ("message_keys", "link_keys", "secret_keys", "webhook_keys", "mcp_token")
 #: Settings that are a protection. An empty variable of theirs may be meant, or its value may have
 #: been lost on the way, as by `KEY=${KEY}`: so it is refused.
-_PROTECTS = frozenset(
-    {
-        *("message_keys", "link_keys", "secret_keys", "webhook_keys", "mcp_token"),
-        *("tenant", "tenant_tokens", "payload_codec", "payload_keys"),
-    }
-)
+_PROTECTS = frozenset({*_KEYS, "tenant", "tenant_tokens", "payload_codec", "payload_keys"})
 _NOT_EMPTY = "a value: remove the variable if this protection is not wanted"
 
 

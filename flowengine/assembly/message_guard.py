@@ -11,15 +11,15 @@ from __future__ import annotations
 import binascii
 import functools
 import logging
-import math
 import struct
-import time
-from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+
+from flowengine.program.limits import is_deeper
+from flowengine.tasks.rare_lines import RareLines
 
 log = logging.getLogger("flowengine")
 
@@ -40,8 +40,6 @@ _DECOMPRESSORS = {
     "bzip2": ("bz2", "BZ2Decompressor"),
     "xz": ("lzma", "LZMADecompressor"),
 }
-#: Seconds between two log lines about rejected messages of one kind.
-_INTERVAL = 60.0
 #: Longest header, in bytes of UTF-8, that Celery also sends as a property of AMQP.
 _LONGEST = 255
 #: Raised by Celery for a message of another form than it expects, and by amqp (`struct.error`) for
@@ -181,7 +179,7 @@ def malformed(message: Any) -> str:
     headers = message.headers
     if not isinstance(headers, dict):
         return "its headers are no map"
-    if _is_too_deep(headers):
+    if is_deeper(headers, _DEEPEST):
         return f"its headers have more than {_DEEPEST} lists and maps inside each other"
     if len(message.body or "") > _LARGEST:
         return f"its body has more than {_LARGEST:,} bytes"
@@ -208,7 +206,7 @@ def malformed(message: Any) -> str:
         payload = message.payload
     except Exception:
         return ""  # Celery logs and rejects what cannot be decoded
-    if _is_too_deep(payload):
+    if is_deeper(payload, _DEEPEST):
         return f"its body has more than {_DEEPEST} lists and maps inside each other"
     return _malformed_body(payload)
 
@@ -233,20 +231,6 @@ def _malformed_body(payload: Any) -> str:
     return "" if isinstance(chord, dict | str | None) else "its option 'chord' is no signature"
 
 
-def _is_too_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [
-            inner
-            for part in level
-            if isinstance(part, dict | list | tuple)
-            for inner in (part.values() if isinstance(part, dict) else part)
-        ]
-        if not level:
-            return False
-    return any(isinstance(part, dict | list | tuple) for part in level)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -258,28 +242,16 @@ def _reject(message: Any, why: str) -> None:
         message.reject()
 
 
-class _Kind:
-    """The messages that were rejected for one reason, in this process."""
-
-    logged = -math.inf
-    unlogged = 0
-
-
-_kinds: defaultdict[str, _Kind] = defaultdict(_Kind)
+_lines = RareLines()
 
 
 def _log(queue: object, why: str) -> None:
-    """Log the first message of a kind, and then at most one line a minute with their number."""
-    kind, now = _kinds[why.partition(":")[0]], time.monotonic()
-    kind.unlogged += 1
-    if now - kind.logged < _INTERVAL:
-        return
-    count, kind.unlogged, kind.logged = kind.unlogged, 0, now
-    log.error(
-        "rejected a malformed message in queue %.80r: %.200s; no Celery client sends such a "
-        "message, so check who can write to the broker%s",
-        queue,
-        why,
-        f" ({count:,} of this kind since the last line)" if count > 1 else "",
-        extra={"action": "message_rejected", "count": count},
-    )
+    if count := _lines.due(why.partition(":")[0]):
+        log.error(
+            "rejected a malformed message in queue %.80r: %.200s; no Celery client sends such a "
+            "message, so check who can write to the broker%s",
+            queue,
+            why,
+            f" ({count:,} of this kind since the last line)" if count > 1 else "",
+            extra={"action": "message_rejected", "count": count},
+        )

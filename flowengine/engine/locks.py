@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from flowengine.errors import ValueRefused
+from flowengine.printable import is_storable
 from flowengine.store import Store
 from flowengine.store.work_locks import LockDefinition, LockMetaData
 
@@ -74,16 +75,12 @@ class Locks:
 
 
 def _checked(key: str) -> str:
-    if not isinstance(key, str) or not 0 < len(key) <= _MAX_KEY or not _is_storable(key):
+    if not isinstance(key, str) or not 0 < len(key) <= _MAX_KEY or not is_storable(key):
         raise ValueRefused(
             f"the key of a lock is a text of 1 to {_MAX_KEY} characters, no NUL among them and no "
             f"lone surrogate, not {key!r:.60}"
         )
     return key
-
-
-def _is_storable(key: str) -> bool:
-    return "\0" not in key and not any("\ud800" <= char <= "\udfff" for char in key)
 
 
 def _check_duration(duration_ms: int) -> None:

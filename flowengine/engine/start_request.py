@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import reprlib
 import uuid
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from flowengine import tenants
 from flowengine.authoring import IfFailed, IfRunning, OnCancel
 from flowengine.engine import run_places
 from flowengine.errors import InvalidInputs
+from flowengine.printable import is_storable
 from flowengine.program import Plan
 from flowengine.program.nodes import Json
 from flowengine.program.option_checks import LONGEST_SECONDS
@@ -22,7 +22,6 @@ from flowengine.store import codec
 
 LEAVE: OnCancel = "leave"
 _MAX_PRIORITY = 1_000_000_000
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def _invalid_options(request: StartRequest) -> Iterator[str]:
     key, tenant, priority, labels = request.key, request.tenant, request.priority, request.labels
     if key is not None and not isinstance(key, str):
         yield f"the key must be text, not {_kind(key)}"
-    elif key is not None and (not 0 < len(key) <= 255 or not _is_storable(key)):
+    elif key is not None and (not 0 < len(key) <= 255 or not is_storable(key)):
         yield "the key must have 1 to 255 characters, no NUL among them and no lone surrogate"
     if request.if_failed not in get_args(IfFailed):
         shown = _kind(request.if_failed)
@@ -127,7 +126,7 @@ def _invalid_options(request: StartRequest) -> Iterator[str]:
         yield "the option if_failed needs a key: it is for the failed run of a used key"
     if not isinstance(tenant, str):
         yield f"the tenant must be text, not {_kind(tenant)}"
-    elif len(tenant) > tenants.MAX_LENGTH or not _is_storable(tenant):
+    elif len(tenant) > tenants.MAX_LENGTH or not is_storable(tenant):
         yield "the tenant must have 64 characters at most, no NUL among them and no lone surrogate"
     if not isinstance(priority, int) or isinstance(priority, bool):
         yield f"the priority must be a whole number, not {_kind(priority)}"
@@ -152,7 +151,7 @@ def _invalid_singleton(request: StartRequest) -> Iterator[str]:
     singleton, most = request.singleton, request.max_open
     if singleton is not None and not isinstance(singleton, str):
         yield f"the singleton key must be text, not {_kind(singleton)}"
-    elif singleton is not None and (not 0 < len(singleton) <= 255 or not _is_storable(singleton)):
+    elif singleton is not None and (not 0 < len(singleton) <= 255 or not is_storable(singleton)):
         yield "the singleton key must have 1 to 255 characters, no NUL among them and no surrogate"
     if request.if_running not in get_args(IfRunning):
         allowed = "'reject', 'return', 'replace' or 'queue'"
@@ -165,10 +164,6 @@ def _invalid_singleton(request: StartRequest) -> Iterator[str]:
         yield "the option if_running needs a singleton key: it is for another run that has it"
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
         yield f"the option max_open must be a whole number, 1 or more, not {_kind(most)}"
-
-
-def _is_storable(text: str) -> bool:
-    return "\0" not in text and (text.isascii() or not _SURROGATE.search(text))
 
 
 def _kind(value: object) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from flowengine.errors import InvalidProgram, Problem
+from flowengine.printable import is_storable
 from flowengine.program.nodes import FacetDeclaration, Json
 from flowengine.settings import Settings
 
@@ -77,7 +78,7 @@ def check_document(document: Json, limits: Limits) -> None:
     and fail in a worker.
     """
     depth = limits.max_program_depth
-    if _is_deeper(document, depth):
+    if is_deeper(document, depth):
         what = (
             f"is nested too deeply: more than {depth} lists and maps inside each other, the limit "
             "(setting max_program_depth); give inner parts steps or facets of their own"
@@ -85,18 +86,19 @@ def check_document(document: Json, limits: Limits) -> None:
         raise InvalidProgram([Problem(", ".join(_deep_names(document, depth)) or "it", what)])
 
 
-def _is_deeper(document: Json, depth: int) -> bool:
+def is_deeper(document: Json, depth: int) -> bool:
+    """Whether there are more lists and maps inside each other."""
     level = [document]
     for _ in range(depth):
         level = [
             inner
             for part in level
-            if isinstance(part, dict | list)
+            if isinstance(part, dict | list | tuple)
             for inner in (part.values() if isinstance(part, dict) else part)
         ]
         if not level:
             return False
-    return any(isinstance(part, dict | list) for part in level)
+    return any(isinstance(part, dict | list | tuple) for part in level)
 
 
 def _deep_names(document: Json, depth: int) -> Iterator[str]:
@@ -105,7 +107,7 @@ def _deep_names(document: Json, depth: int) -> Iterator[str]:
         depth -= 2  # a list, and the node in it
         lists = [v for v in document.values() if isinstance(v, list)]
         nodes = [node for each in lists for node in each if isinstance(node, dict)]
-        named = (n for n in nodes if isinstance(n.get("name"), str) and _is_deeper(n, depth))
+        named = (n for n in nodes if isinstance(n.get("name"), str) and is_deeper(n, depth))
         document = next(named, None)
         if document is None:
             return
@@ -119,5 +121,5 @@ def beyond_limits(name: str, facet: FacetDeclaration) -> Iterator[str]:
     for what, text in texts.items():
         if len(text) > _LONGEST[what]:
             yield f"{what} has {len(text)} characters, and may have {_LONGEST[what]}"
-        if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text):
+        if not is_storable(text):
             yield f"{what} has a character in it that no database stores: {text!r}"

@@ -17,11 +17,9 @@ from celery.exceptions import Ignore
 
 from flowengine.fork import at_fork
 from flowengine.message_keys import HEADER, MessageKeys
+from flowengine.tasks.rare_lines import RareLines
 
 log = logging.getLogger("flowengine")
-
-#: Seconds between two log lines about refused messages, in one process.
-_INTERVAL = 60.0
 
 
 class SignatureCheck:
@@ -40,8 +38,7 @@ class SignatureCheck:
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._logged: float | None = None
-        self._unlogged = 0  #: refused since the last line
+        self._lines = RareLines(self._clock)
         self.refused = 0  #: in this process
 
     def wake_up(
@@ -61,12 +58,8 @@ class SignatureCheck:
             return
         with self._lock:
             self.refused += 1
-            self._unlogged += 1
-            since = self._clock()
-            is_due = self._logged is None or since - self._logged >= _INTERVAL
-            if is_due:
-                count, self._unlogged, self._logged = self._unlogged, 0, since
-        if is_due:
+            count = self._lines.due()
+        if count:
             log.error(
                 "refused %d messages without a valid signature, the last one for %s: %s; check "
                 "that all processes have the same FLOWENGINE_MESSAGE_KEYS, and who can write to "

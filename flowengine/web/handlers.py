@@ -92,14 +92,14 @@ _HEADERS = {
 }
 
 
-class _Private(TenantAccess):
+class _Uncached(TenantAccess):
     def set_default_headers(self) -> None:
         super().set_default_headers()  # type: ignore[misc]
         for name, value in _HEADERS.items():
             self.set_header(name, value)  # type: ignore[attr-defined]
 
 
-class Page(_Private, BaseHandler):  # type: ignore[misc]
+class Page(_Uncached, BaseHandler):  # type: ignore[misc]
     def refuse(self, message: str) -> None:
         self.render("404.html", message=message)
 
@@ -108,6 +108,6 @@ class Page(_Private, BaseHandler):  # type: ignore[misc]
         self.render(template, now=system_clock(), zone=zone, styles=styles, **values)
 
 
-class Api(_Private, BaseApiHandler):  # type: ignore[misc]
+class Api(_Uncached, BaseApiHandler):  # type: ignore[misc]
     def refuse(self, message: str) -> None:
         self.write({"error": message})

@@ -19,6 +19,7 @@ from flowengine.actors import Actor, ActorKind
 from flowengine.engine import Engine
 from flowengine.engine.limit_keys import KeyControl, LimitInfo
 from flowengine.errors import FlowengineError, InvalidActor, InvalidFilter, StoreError, ValueRefused
+from flowengine.printable import is_storable
 from flowengine.store.failures import DatabaseFailure
 from flowengine.web.async_queries import queries_of
 from flowengine.web.engines import engine_of, with_shared_breakers
@@ -63,7 +64,7 @@ class _ControlApi(Api):
         if not isinstance(given, dict):
             raise RequestError(400, "the body must be a JSON object")
         reason = given.setdefault("reason", "")
-        if not isinstance(reason, str) or not _is_text(reason):
+        if not isinstance(reason, str) or not is_storable(reason):
             raise RequestError(400, "reason must be text")
         if unknown := sorted(given.keys() - {*names, "reason"}):
             expected = ", ".join((*names, "reason"))
@@ -97,13 +98,8 @@ class _ControlApi(Api):
         return int(given)
 
 
-def _is_text(value: str) -> bool:
-    """Whether a database can store it: neither NUL nor half a character."""
-    return "\0" not in value and not any("\ud800" <= each <= "\udfff" for each in value)
-
-
 def _name(kind: str, given: str) -> str:
-    if len(given) > MAX_LENGTH or not _is_text(given):
+    if len(given) > MAX_LENGTH or not is_storable(given):
         raise RequestError(404, f"There is no {kind} of this name in this database.")
     return given
 
